@@ -1,0 +1,133 @@
+//! The bundle: the directory in which containerd hands a task over, and what
+//! its `config.json` says about the pod.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use oci_spec::runtime::Spec;
+
+use crate::error::{Error, Result};
+
+/// What a container is to its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// It is the sandbox: a pod's first container, or a container of its own.
+    Root,
+    /// It joins the sandbox with this id.
+    Member {
+        /// Id of the sandbox container.
+        sandbox: String,
+    },
+}
+
+/// Loads the OCI spec of the bundle.
+///
+/// # Errors
+/// [`Error::Spec`] names the file.
+pub fn load(bundle: &Path) -> Result<Spec> {
+    let path = bundle.join("config.json");
+    Spec::load(&path).map_err(|source| Error::Spec { path, source })
+}
+
+/// An annotation of a spec: the first of `keys` that it has.
+pub fn annotation<'a>(spec: &'a Spec, keys: &[&str]) -> Option<&'a str> {
+    let annotations = spec.annotations().as_ref()?;
+    keys.iter().find_map(|key| annotations.get(*key)).map(String::as_str)
+}
+
+/// Reads the role from the annotations of containerd's CRI plugin, or of
+/// CRI-O. A container without them is its own sandbox, as with `ctr run` and
+/// Docker.
+///
+/// # Errors
+/// A member that does not say of which sandbox, or an unknown type.
+pub fn role(spec: &Spec) -> Result<Role> {
+    let kind = annotation(spec, &["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]);
+    match kind {
+        None | Some("sandbox") => Ok(Role::Root),
+        Some("container") => {
+            let sandbox = annotation(spec, &["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"]);
+            let Some(sandbox) = sandbox else {
+                return Err(Error::InvalidArgument(
+                    "the container's annotations say that it belongs to a pod, but not to which: io.kubernetes.cri.sandbox-id is missing".into(),
+                ));
+            };
+            Ok(Role::Member { sandbox: sandbox.to_owned() })
+        }
+        Some(other) => Err(Error::InvalidArgument(format!(
+            "annotation io.kubernetes.cri.container-type is {other:?}; known are sandbox and container"
+        ))),
+    }
+}
+
+/// The key by which tasks share one shim (containerd
+/// cmd/containerd-shim-runc-v2/manager): the group annotation, else the pod,
+/// else the task alone. A bundle that cannot be read groups by the task, so
+/// that `delete` still finds a way.
+pub fn group(bundle: &Path, id: &str) -> String {
+    #[derive(serde::Deserialize)]
+    struct Annotated {
+        #[serde(default)]
+        annotations: HashMap<String, String>,
+    }
+    let annotations = std::fs::read(bundle.join("config.json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<Annotated>(&bytes).ok())
+        .map(|spec| spec.annotations)
+        .unwrap_or_default();
+    [
+        "io.containerd.runc.v2.group",
+        "io.kubernetes.cri.sandbox-id",
+        "io.kubernetes.cri-o.SandboxID",
+    ]
+    .into_iter()
+    .find_map(|key| annotations.get(key).filter(|value| !value.is_empty()))
+    .cloned()
+    .unwrap_or_else(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(annotations: &[(&str, &str)]) -> Spec {
+        let mut spec = Spec::default();
+        let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        spec.set_annotations(Some(map));
+        spec
+    }
+
+    #[test]
+    fn roles_follow_the_annotations() {
+        assert_eq!(role(&spec(&[])).unwrap(), Role::Root);
+        assert_eq!(role(&spec(&[("io.kubernetes.cri.container-type", "sandbox")])).unwrap(), Role::Root);
+        for (kind, id) in [
+            ("io.kubernetes.cri.container-type", "io.kubernetes.cri.sandbox-id"),
+            ("io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.SandboxID"),
+        ] {
+            assert_eq!(
+                role(&spec(&[(kind, "container"), (id, "pod")])).unwrap(),
+                Role::Member { sandbox: "pod".into() }
+            );
+        }
+        assert!(role(&spec(&[("io.kubernetes.cri.container-type", "container")])).is_err());
+        assert!(role(&spec(&[("io.kubernetes.cri.container-type", "other")])).is_err());
+    }
+
+    #[test]
+    fn the_group_is_the_annotated_one_else_the_pod_else_the_task() {
+        let directory = tempfile::tempdir().unwrap();
+        let group_of = |json: &str| {
+            std::fs::write(directory.path().join("config.json"), json).unwrap();
+            group(directory.path(), "task")
+        };
+        assert_eq!(group(directory.path(), "task"), "task");
+        assert_eq!(group_of("{"), "task");
+        assert_eq!(group_of("{}"), "task");
+        assert_eq!(group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p"}}"#), "p");
+        assert_eq!(
+            group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p","io.containerd.runc.v2.group":"g"}}"#),
+            "g"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! Calls that run to their end, whatever becomes of the caller.
+//!
+//! The ttrpc server drops a handler half-way when the client's deadline passes
+//! or its connection closes. A task half created or half deleted would be left
+//! behind, so such work runs detached, and a client that asks again joins it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::error::{Error, Result};
+
+/// The calls of one kind that are under way, by what they work on.
+#[derive(Debug)]
+pub struct Calls<T> {
+    running: Arc<Mutex<HashMap<String, watch::Receiver<Option<Outcome<T>>>>>>,
+}
+
+type Outcome<T> = std::result::Result<T, Arc<Error>>;
+
+impl<T> Default for Calls<T> {
+    fn default() -> Self {
+        Self { running: Arc::default() }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Calls<T> {
+    /// Runs `work` detached under `key`, or joins the call that already runs
+    /// there, and waits for its outcome.
+    ///
+    /// # Errors
+    /// That of the work, or of its panic.
+    pub async fn join<F>(&self, key: &str, work: F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut receiver = {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            match running.get(key) {
+                Some(receiver) => receiver.clone(),
+                None => {
+                    let (sender, receiver) = watch::channel(None);
+                    running.insert(key.to_owned(), receiver.clone());
+                    let running = Arc::clone(&self.running);
+                    let key = key.to_owned();
+                    tokio::spawn(async move {
+                        let outcome = work.await.map_err(Arc::new);
+                        running.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                        sender.send_replace(Some(outcome));
+                    });
+                    receiver
+                }
+            }
+        };
+        let outcome = receiver
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|outcome| outcome.clone())
+            .ok_or_else(|| Error::System {
+                action: format!("finish the call for {key}"),
+                source: std::io::Error::other("it ended without an outcome"),
+            })?;
+        outcome.map_err(|error| error.shared())
+    }
+
+    /// Waits until no call runs under `key`.
+    pub async fn settled(&self, key: &str) {
+        let receiver =
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        if let Some(mut receiver) = receiver {
+            // An error means that the call is gone, which is as good.
+            let _ = receiver.wait_for(Option::is_some).await;
+        }
+    }
+
+    /// Whether nothing runs at all.
+    pub fn is_idle(&self) -> bool {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_work_outlives_its_caller_and_is_done_once() {
+        let calls = Arc::new(Calls::<usize>::default());
+        let go = Arc::new(Notify::new());
+        let runs = Arc::new(AtomicUsize::new(0));
+        let work = |go: Arc<Notify>, runs: Arc<AtomicUsize>| async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            go.notified().await;
+            Ok(7)
+        };
+        {
+            let first = calls.join("a", work(go.clone(), runs.clone()));
+            tokio::select! {
+                biased;
+                _ = first => panic!("it cannot be done yet"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        assert!(!calls.is_idle(), "the caller is gone, the work is not");
+        let second = calls.join("a", work(go.clone(), runs.clone()));
+        let (second, ()) = tokio::join!(second, async { go.notify_one() });
+        assert_eq!(second.unwrap(), 7);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+        assert!(calls.is_idle());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn errors_reach_every_caller_with_their_code() {
+        let calls = Calls::<()>::default();
+        let fail = || async { Err(Error::NotFound("gone".into())) };
+        let (first, second) = tokio::join!(calls.join("a", fail()), calls.join("a", fail()));
+        for outcome in [first, second] {
+            assert_eq!(outcome.unwrap_err().code(), protos::ttrpc::Code::NOT_FOUND);
+        }
+    }
+}

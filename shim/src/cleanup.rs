@@ -1,0 +1,147 @@
+//! `delete`, and the taking apart that it shares with the Delete call: after a
+//! shim that was killed, a create that failed, or the ordinary end of a task.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use protos::protobuf::Message as _;
+use protos::protobuf::well_known_types::any::Any;
+use protos::task::DeleteResponse;
+
+use crate::args::Flags;
+use crate::config::Config;
+use crate::create::{blocking, sandbox_config};
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::process::Exit;
+use crate::record::Record;
+use crate::{bundle, placement, rootfs, socket, wire};
+
+/// Runs `delete`: kills and removes what is left of the task, whatever is there
+/// and whatever is not, and answers with its end.
+///
+/// # Errors
+/// Something could not be removed; a later call tries again.
+pub fn delete(flags: &Flags) -> Result<()> {
+    let bundle = if flags.bundle.is_empty() {
+        std::env::current_dir().map_err(Error::system("find the bundle directory"))?
+    } else {
+        PathBuf::from(&flags.bundle)
+    };
+    let (record, config) = find(flags, &bundle)?;
+    let state_directory = config.state_directory(&flags.namespace);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::system("start the runtime"))?
+        .block_on(demolish(&record, &config, &state_directory))?;
+    remove_socket(flags, &bundle)?;
+
+    // The status that the shim saw, if it lived to see it.
+    let exit = record.exit.unwrap_or(Exit { code: 128 + 9, at: SystemTime::now() });
+    let response = DeleteResponse {
+        pid: record.pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default(),
+        exit_status: exit.code,
+        exited_at: wire::exited_at(Some(exit)),
+        ..DeleteResponse::default()
+    };
+    let bytes = response
+        .write_to_bytes()
+        .map_err(|source| Error::Message { what: "encode the answer".into(), source })?;
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(&bytes)
+        .and_then(|()| stdout.flush())
+        .map_err(Error::system("write the answer to stdout"))
+}
+
+/// Takes apart whatever the record tells of: processes first, then mounts, then
+/// cgroups, the record itself last. Every part may be gone already.
+///
+/// # Errors
+/// The first part that could not be removed; the others are tried all the same.
+pub async fn demolish(record: &Record, config: &Config, state_directory: &Path) -> Result<()> {
+    let sandbox_config = sandbox_config(config, state_directory);
+    let cleaned =
+        sandbox::cleanup::cleanup(&sandbox_config, &record.sandbox, &record.id, &record.bundle)
+            .await
+            .map_err(Error::from);
+    let target = record.rootfs.clone();
+    let unmounted = blocking(move || target.map_or(Ok(()), |target| rootfs::unmount_all(&target)));
+    let unmounted = unmounted.await;
+    let copy = record.clone();
+    let removed = placement::remove(copy, Instant::now() + CGROUP_PATIENCE).await;
+    cleaned.and(unmounted).and(removed)?;
+    Record::remove(state_directory, &record.id)
+}
+
+/// How long the processes of a cgroup may take to die, and it to go.
+const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The record, and the configuration whose state directory it is in. A task that
+/// was never created, or is gone, has none: then the ways it would have gone are
+/// looked at.
+fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
+    let mut configs = vec![Config::read_default().unwrap_or_default()];
+    if let Some(config) = left_options(bundle) {
+        configs.insert(0, config);
+    }
+    for config in &configs {
+        let state_directory = config.state_directory(&flags.namespace);
+        match Record::read(&state_directory, &flags.id) {
+            Ok(Some(record)) => return Ok((record, config.clone())),
+            Ok(None) => {}
+            // Damaged: what can be told without it is told.
+            Err(error) => eprintln!("{}", crate::error::chain(&error)),
+        }
+    }
+    let spec = bundle::load(bundle).ok();
+    let role = spec.as_ref().and_then(|spec| bundle::role(spec).ok());
+    let sandbox = match role {
+        Some(bundle::Role::Member { sandbox }) => sandbox,
+        Some(bundle::Role::Root) | None => flags.id.clone(),
+    };
+    let target = bundle.join("rootfs");
+    let record = Record {
+        id: flags.id.clone(),
+        sandbox,
+        bundle: bundle.to_owned(),
+        runsc: configs[0].runsc.clone(),
+        rootfs: target.exists().then_some(target),
+        cgroup: PathBuf::new(),
+        unit: None,
+        made: Vec::new(),
+        pid: None,
+        exit: None,
+    };
+    Ok((record, configs.swap_remove(0)))
+}
+
+/// The configuration that Create wrote into the bundle, if it came so far.
+fn left_options(bundle: &Path) -> Option<Config> {
+    let bytes = std::fs::read(bundle.join(OPTIONS_FILE)).ok()?;
+    let any = Any::parse_from_bytes(&bytes).ok()?;
+    Options::parse(Some(&any)).ok().map(|options| options.config)
+}
+
+/// Where Create leaves the options that it was given, for `delete`.
+pub const OPTIONS_FILE: &str = "rampart-options.pb";
+
+/// A shim that was killed leaves its socket. Other tasks of the pod may still
+/// be served there: only one that nobody answers at is removed.
+fn remove_socket(flags: &Flags, bundle: &Path) -> Result<()> {
+    let named = std::fs::read_to_string(bundle.join("address"))
+        .ok()
+        .and_then(|address| address.strip_prefix("unix://").map(PathBuf::from));
+    let path = match named {
+        Some(path) => path,
+        None => socket::path(
+            Path::new(socket::DEFAULT_DIRECTORY),
+            &flags.address,
+            &flags.namespace,
+            &bundle::group(bundle, &flags.id),
+        )?,
+    };
+    socket::remove_dead(&path)
+}

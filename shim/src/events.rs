@@ -1,0 +1,318 @@
+//! Events to containerd: one ordered queue, sent one at a time.
+//!
+//! What is in the queue stays there until containerd has taken it, however
+//! often it restarts, so nothing is lost or overtaken. Metrics are the one
+//! exception: of those only the newest few wait, and never in the way of a
+//! task's own events.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use protos::events::{
+    Client, Envelope, EventsClient, ForwardRequest, TaskCheckpointed, TaskCreate, TaskDelete,
+    TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
+};
+use protos::protobuf::well_known_types::any::Any;
+use protos::protobuf::well_known_types::timestamp::Timestamp;
+use protos::protobuf::{Message, MessageField};
+use protos::ttrpc::{self, Code};
+use tokio::sync::Notify;
+
+use crate::error::chain;
+
+/// What the shim tells containerd.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A task was created.
+    Create(TaskCreate),
+    /// Its process runs.
+    Start(TaskStart),
+    /// The kernel killed something in it for want of memory.
+    Oom(TaskOOM),
+    /// The process of the task, or of an exec, ended.
+    Exit(TaskExit),
+    /// The task was deleted.
+    Delete(TaskDelete),
+    /// An exec was prepared.
+    ExecAdded(TaskExecAdded),
+    /// An exec runs.
+    ExecStarted(TaskExecStarted),
+    /// The task was paused.
+    Paused(TaskPaused),
+    /// The task was resumed.
+    Resumed(TaskResumed),
+    /// The task was checkpointed.
+    Checkpointed(TaskCheckpointed),
+    /// What a task uses; may be dropped.
+    Metrics(protos::metric::Metric),
+}
+
+impl Event {
+    /// Topic and message type, as containerd's Go shims have them.
+    fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Create(_) => ("/tasks/create", "containerd.events.TaskCreate"),
+            Self::Start(_) => ("/tasks/start", "containerd.events.TaskStart"),
+            Self::Oom(_) => ("/tasks/oom", "containerd.events.TaskOOM"),
+            Self::Exit(_) => ("/tasks/exit", "containerd.events.TaskExit"),
+            Self::Delete(_) => ("/tasks/delete", "containerd.events.TaskDelete"),
+            Self::ExecAdded(_) => ("/tasks/exec-added", "containerd.events.TaskExecAdded"),
+            Self::ExecStarted(_) => ("/tasks/exec-started", "containerd.events.TaskExecStarted"),
+            Self::Paused(_) => ("/tasks/paused", "containerd.events.TaskPaused"),
+            Self::Resumed(_) => ("/tasks/resumed", "containerd.events.TaskResumed"),
+            Self::Checkpointed(_) => ("/tasks/checkpointed", "containerd.events.TaskCheckpointed"),
+            Self::Metrics(_) => ("/tasks/metrics", "containerd.types.Metric"),
+        }
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, protobuf::Error> {
+        match self {
+            Self::Create(message) => message.write_to_bytes(),
+            Self::Start(message) => message.write_to_bytes(),
+            Self::Oom(message) => message.write_to_bytes(),
+            Self::Exit(message) => message.write_to_bytes(),
+            Self::Delete(message) => message.write_to_bytes(),
+            Self::ExecAdded(message) => message.write_to_bytes(),
+            Self::ExecStarted(message) => message.write_to_bytes(),
+            Self::Paused(message) => message.write_to_bytes(),
+            Self::Resumed(message) => message.write_to_bytes(),
+            Self::Checkpointed(message) => message.write_to_bytes(),
+            Self::Metrics(message) => message.write_to_bytes(),
+        }
+    }
+
+    fn may_be_dropped(&self) -> bool {
+        matches!(self, Self::Metrics(_))
+    }
+}
+
+/// The queue and its sender; clones share them.
+#[derive(Debug, Clone)]
+pub struct Events {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    namespace: String,
+    /// containerd's ttrpc socket; without one, events only go to the log.
+    address: Option<String>,
+    queue: Mutex<Queue>,
+    /// Something was queued.
+    queued: Notify,
+    /// Something left the queue.
+    sent: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<(SystemTime, Event)>,
+    /// Metrics among them.
+    droppable: usize,
+    dropped: u64,
+}
+
+impl Events {
+    /// Starts the sender task; needs a tokio runtime.
+    pub fn new(namespace: &str, address: Option<String>) -> Self {
+        let shared = Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            address,
+            queue: Mutex::default(),
+            queued: Notify::new(),
+            sent: Notify::new(),
+        });
+        let events = Self { shared };
+        let sender = events.clone();
+        tokio::spawn(async move { sender.run().await });
+        events
+    }
+
+    /// Queues an event; never waits.
+    pub fn publish(&self, event: Event) {
+        log::debug!("event {}", event.names().0);
+        let mut queue = self.queue();
+        if event.may_be_dropped() {
+            if queue.droppable >= MOST_DROPPABLE {
+                let oldest = queue.waiting.iter().position(|(_, event)| event.may_be_dropped());
+                if let Some(oldest) = oldest {
+                    queue.waiting.remove(oldest);
+                    queue.droppable -= 1;
+                    queue.dropped += 1;
+                }
+            }
+            queue.droppable += 1;
+        }
+        queue.waiting.push_back((SystemTime::now(), event));
+        drop(queue);
+        self.shared.queued.notify_one();
+    }
+
+    /// Waits until all is sent, but no longer than `patience`.
+    pub async fn flush(&self, patience: Duration) {
+        let flushed = async {
+            loop {
+                let sent = self.shared.sent.notified();
+                if self.queue().waiting.is_empty() {
+                    return;
+                }
+                sent.await;
+            }
+        };
+        if tokio::time::timeout(patience, flushed).await.is_err() {
+            let left = self.queue().waiting.len();
+            log::warn!("{left} events could not be sent to containerd and are lost");
+        }
+    }
+
+    fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The oldest lifecycle event, else the oldest of the metrics: those give
+    /// way.
+    fn next(&self) -> Option<(usize, SystemTime, Event)> {
+        let queue = self.queue();
+        let index =
+            queue.waiting.iter().position(|(_, event)| !event.may_be_dropped()).unwrap_or(0);
+        queue.waiting.get(index).map(|(at, event)| (index, *at, event.clone()))
+    }
+
+    async fn run(&self) {
+        let mut connection = None;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Some((index, at, event)) = self.next() else {
+                self.shared.queued.notified().await;
+                continue;
+            };
+            match self.send(&mut connection, at, &event).await {
+                Ok(()) => {
+                    pause = FIRST_PAUSE;
+                    self.remove(index, &event);
+                }
+                Err(Failure::Refused(reason)) => {
+                    log::error!("containerd refused event {}: {reason}", event.names().0);
+                    self.remove(index, &event);
+                }
+                Err(Failure::Away(reason)) => {
+                    log::debug!("event {} waits: {reason}", event.names().0);
+                    connection = None;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Only [`Events::publish`] changes the queue meanwhile: it appends, and
+    /// removes metrics, so a lifecycle event may have moved forward.
+    fn remove(&self, index: usize, event: &Event) {
+        let mut queue = self.queue();
+        if event.may_be_dropped() {
+            queue.waiting.remove(index);
+            queue.droppable = queue.droppable.saturating_sub(1);
+        } else if let Some(first) =
+            queue.waiting.iter().position(|(_, event)| !event.may_be_dropped())
+        {
+            queue.waiting.remove(first);
+        }
+        drop(queue);
+        self.shared.sent.notify_waiters();
+    }
+
+    async fn send(
+        &self,
+        connection: &mut Option<EventsClient>,
+        at: SystemTime,
+        event: &Event,
+    ) -> Result<(), Failure> {
+        let Some(address) = &self.shared.address else { return Ok(()) };
+        let (topic, type_name) = event.names();
+        let value = event.encode().map_err(|error| Failure::Refused(chain(&error)))?;
+        let any = Any { type_url: type_name.into(), value, ..Any::default() };
+        let envelope = Envelope {
+            timestamp: MessageField::some(Timestamp::from(at)),
+            namespace: self.shared.namespace.clone(),
+            topic: topic.into(),
+            event: MessageField::some(any),
+            ..Envelope::default()
+        };
+        let request =
+            ForwardRequest { envelope: MessageField::some(envelope), ..ForwardRequest::default() };
+        let client = match connection {
+            Some(client) => client,
+            None => {
+                let client = Client::connect(&format!("unix://{address}"))
+                    .await
+                    .map_err(|error| Failure::Away(chain(&error)))?;
+                connection.insert(EventsClient::new(client))
+            }
+        };
+        let context = ttrpc::context::with_duration(PATIENCE);
+        match client.forward(context, &request).await {
+            Ok(_) => Ok(()),
+            Err(ttrpc::Error::RpcStatus(status))
+                if matches!(
+                    status.code.enum_value_or_default(),
+                    Code::INVALID_ARGUMENT | Code::UNIMPLEMENTED | Code::NOT_FOUND
+                ) =>
+            {
+                Err(Failure::Refused(status.message))
+            }
+            Err(error) => Err(Failure::Away(chain(&error))),
+        }
+    }
+}
+
+enum Failure {
+    /// containerd will never take this event.
+    Refused(String),
+    /// containerd is not there, or too busy; the event waits.
+    Away(String),
+}
+
+/// Most metrics events that wait for containerd at a time.
+const MOST_DROPPABLE: usize = 32;
+
+/// How long containerd may take for one event (its own shims give it 5 s).
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pauses between two tries while containerd is away.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue_of(events: &Events) -> Vec<&'static str> {
+        events.queue().waiting.iter().map(|(_, event)| event.names().0).collect()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn metrics_are_dropped_oldest_first_and_give_way() {
+        let events = Events::new("ns", Some("/nowhere".into()));
+        for number in 0..=MOST_DROPPABLE {
+            let mut metric = protos::metric::Metric::new();
+            metric.id = number.to_string();
+            events.publish(Event::Metrics(metric));
+        }
+        events.publish(Event::Exit(TaskExit::new()));
+        assert_eq!(queue_of(&events).len(), MOST_DROPPABLE + 1);
+        assert_eq!(events.queue().dropped, 1);
+        let (_, _, next) = events.next().unwrap();
+        assert_eq!(next.names().0, "/tasks/exit");
+        let first = events.queue().waiting.front().map(|(_, event)| event.clone());
+        assert!(matches!(first, Some(Event::Metrics(metric)) if metric.id == "1"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn without_an_address_the_queue_still_drains() {
+        let events = Events::new("ns", None);
+        events.publish(Event::Start(TaskStart::new()));
+        events.flush(Duration::from_secs(5)).await;
+        assert!(queue_of(&events).is_empty());
+    }
+}

@@ -1,0 +1,543 @@
+//! The pod: the containers that this shim serves, and what each call does to
+//! them. The locks live here; none is held while a child or a sandbox is
+//! waited for.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use oci_spec::runtime::{LinuxResources, Process};
+use protos::events::{
+    TaskCheckpointed, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskIO,
+    TaskPaused, TaskResumed, TaskStart,
+};
+use protos::protobuf::MessageField;
+use protos::protobuf::well_known_types::any::Any;
+use protos::task::CreateTaskRequest;
+use sandbox::Target;
+use sandbox::children::Children;
+use tokio::sync::Notify;
+
+use crate::args::check_identifier;
+use crate::bundle::Role;
+use crate::calls::Calls;
+use crate::container::Container;
+use crate::error::{Error, Result};
+use crate::events::{Event, Events};
+use crate::exec::Exec;
+use crate::options::Options;
+use crate::process::{Exit, State};
+use crate::stdio::Paths;
+use crate::{create, metrics, wire};
+
+/// All that one shim serves: usually the containers of one pod.
+#[derive(Debug)]
+pub struct Pod {
+    namespace: String,
+    events: Events,
+    children: Children,
+    containers: Mutex<HashMap<String, Arc<Container>>>,
+    creating: Calls<u32>,
+    starting: Calls<u32>,
+    killing: Calls<()>,
+    deleting: Calls<(u32, Exit)>,
+    /// When the shim last had something to do.
+    used: Mutex<Instant>,
+    shutdown: Notify,
+}
+
+impl Pod {
+    /// An empty pod.
+    pub fn new(namespace: &str, events: Events, children: Children) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            events,
+            children,
+            containers: Mutex::default(),
+            creating: Calls::default(),
+            starting: Calls::default(),
+            killing: Calls::default(),
+            deleting: Calls::default(),
+            used: Mutex::new(Instant::now()),
+            shutdown: Notify::new(),
+        }
+    }
+
+    /// containerd's namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The one reaper.
+    pub fn children(&self) -> &Children {
+        &self.children
+    }
+
+    /// The container `id`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn container(&self, id: &str) -> Result<Arc<Container>> {
+        self.containers()
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::NotFound(format!("task {id} does not exist")))
+    }
+
+    /// Create: a container comes to be, its process is prepared.
+    ///
+    /// # Errors
+    /// The bundle, the options or the sandbox; nothing is left behind then.
+    pub async fn create(self: &Arc<Self>, request: CreateTaskRequest) -> Result<u32> {
+        check_identifier("task id", &request.id)?;
+        let pod = Arc::clone(self);
+        let id = request.id.clone();
+        self.creating.join(&id, async move { pod.create_now(request).await }).await
+    }
+
+    async fn create_now(self: Arc<Self>, request: CreateTaskRequest) -> Result<u32> {
+        self.touch();
+        if self.containers().contains_key(&request.id) {
+            return Err(Error::AlreadyExists(format!("task {} exists already", request.id)));
+        }
+        let options = Options::parse(request.options.as_ref())?;
+        let container = Arc::new(create::create(&self, &request, options).await?);
+        let pid = wire::pid(container.pid);
+        self.containers().insert(request.id.clone(), Arc::clone(&container));
+        self.events.publish(Event::Create(TaskCreate {
+            container_id: request.id,
+            bundle: request.bundle,
+            rootfs: request.rootfs,
+            io: MessageField::some(TaskIO {
+                stdin: request.stdin,
+                stdout: request.stdout,
+                stderr: request.stderr,
+                terminal: request.terminal,
+                ..TaskIO::default()
+            }),
+            checkpoint: request.checkpoint,
+            pid,
+            ..TaskCreate::default()
+        }));
+        // From here on it can end, started or not.
+        tokio::spawn(Arc::clone(&self).watch(container));
+        Ok(pid)
+    }
+
+    /// Start: the prepared process, of the container or of an exec, runs.
+    ///
+    /// # Errors
+    /// It is not there, runs already, or the sandbox cannot run it.
+    pub async fn start(self: &Arc<Self>, id: &str, exec_id: &str) -> Result<u32> {
+        let container = self.container(id)?;
+        let pod = Arc::clone(self);
+        if exec_id.is_empty() {
+            return self.starting.join(id, pod.start_container(container)).await;
+        }
+        let exec = container.exec(exec_id)?;
+        let key = format!("{id}/{exec_id}");
+        self.starting.join(&key, pod.start_exec(container, exec)).await
+    }
+
+    async fn start_container(self: Arc<Self>, container: Arc<Container>) -> Result<u32> {
+        if let Role::Member { sandbox } = &container.role {
+            // runsc of 2022 loses the sandbox over this; the current one only
+            // says something obscure.
+            let root = self.container(sandbox)?;
+            if !matches!(root.life.settled().await, State::Running | State::Paused) {
+                return Err(Error::FailedPrecondition(format!(
+                    "task {} cannot start: its sandbox {sandbox} does not run",
+                    container.id
+                )));
+            }
+        }
+        container.life.become_state(State::Starting)?;
+        let started = match &container.checkpoint {
+            None => container.sandbox.start(&container.id).await,
+            Some(image) => container.sandbox.restore(&container.id, image).await,
+        };
+        if let Err(error) = started {
+            container.life.become_state(State::Created)?;
+            return Err(error.into());
+        }
+        let pid = wire::pid(container.pid);
+        self.events.publish(Event::Start(TaskStart {
+            container_id: container.id.clone(),
+            pid,
+            ..TaskStart::default()
+        }));
+        container.life.become_state(State::Running)?;
+        Ok(pid)
+    }
+
+    async fn start_exec(
+        self: Arc<Self>,
+        container: Arc<Container>,
+        exec: Arc<Exec>,
+    ) -> Result<u32> {
+        match container.life.state() {
+            State::Running => {}
+            State::Stopped(_) => {
+                return Err(Error::FailedPrecondition(format!(
+                    "exec {} cannot start: task {} has ended",
+                    exec.id, container.id
+                )));
+            }
+            State::Created | State::Starting | State::Paused => {
+                return Err(Error::FailedPrecondition(format!(
+                    "exec {} cannot start: task {} does not run",
+                    exec.id, container.id
+                )));
+            }
+        }
+        exec.life.become_state(State::Starting)?;
+        if let Err(error) = exec.start(&container, &container.owner).await {
+            exec.life.become_state(State::Created)?;
+            return Err(error);
+        }
+        let pid = wire::pid(container.pid);
+        self.events.publish(Event::ExecStarted(TaskExecStarted {
+            container_id: container.id.clone(),
+            exec_id: exec.id.clone(),
+            pid,
+            ..TaskExecStarted::default()
+        }));
+        exec.life.become_state(State::Running)?;
+        tokio::spawn(self.watch_exec(container, exec));
+        Ok(pid)
+    }
+
+    /// Waits for the end of a container's first process and tells everybody.
+    async fn watch(self: Arc<Self>, container: Arc<Container>) {
+        let exit = match container.sandbox.wait(&container.id).await {
+            Ok(exit) => Exit { code: exit.code, at: exit.at },
+            Err(error) => {
+                log::error!("the end of {} is unknown: {error}", container.id);
+                Exit::by_signal(Signal::SIGKILL as u32)
+            }
+        };
+        // The order matters: the start before the exit, the execs' exits before
+        // the container's, the event before anybody who waits can delete it.
+        container.life.settled().await;
+        container.end_execs(EXECS_PATIENCE).await;
+        if let Err(error) = metrics::refresh(&container).await {
+            log::warn!("last figures of {}: {error}", container.id);
+        }
+        container.streams.process_exited();
+        container.remember_exit(exit);
+        self.publish_exit(&container, &container.id, exit);
+        if let Err(error) = container.life.become_state(State::Stopped(exit)) {
+            log::error!("{error}");
+        }
+    }
+
+    async fn watch_exec(self: Arc<Self>, container: Arc<Container>, exec: Arc<Exec>) {
+        let Some(pid) = exec.inner_pid() else { return };
+        let exit = match container.sandbox.wait_exec(&container.id, pid).await {
+            Ok(exit) => Exit { code: exit.code, at: exit.at },
+            Err(error) => {
+                log::error!("the end of exec {} is unknown: {error}", exec.id);
+                Exit::by_signal(Signal::SIGKILL as u32)
+            }
+        };
+        if let Some(streams) = exec.streams() {
+            streams.process_exited();
+        }
+        self.publish_exit(&container, &exec.id, exit);
+        if let Err(error) = exec.life.become_state(State::Stopped(exit)) {
+            log::error!("{error}");
+        }
+    }
+
+    fn publish_exit(&self, container: &Container, process: &str, exit: Exit) {
+        self.events.publish(Event::Exit(TaskExit {
+            container_id: container.id.clone(),
+            id: process.to_owned(),
+            pid: wire::pid(container.pid),
+            exit_status: exit.code,
+            exited_at: wire::exited_at(Some(exit)),
+            ..TaskExit::default()
+        }));
+    }
+
+    /// Exec: prepares a further process.
+    ///
+    /// # Errors
+    /// The id is taken, the task has ended, the process is faulty.
+    pub fn exec(&self, id: &str, exec_id: &str, process: Process, paths: Paths) -> Result<()> {
+        check_identifier("exec id", exec_id)?;
+        let container = self.container(id)?;
+        container.add_exec(Arc::new(Exec::new(id, exec_id, process, paths)?))?;
+        self.events.publish(Event::ExecAdded(TaskExecAdded {
+            container_id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
+            ..TaskExecAdded::default()
+        }));
+        Ok(())
+    }
+
+    /// Wait: the end of a process.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn wait(&self, id: &str, exec_id: &str) -> Result<Exit> {
+        let container = self.container(id)?;
+        if exec_id.is_empty() {
+            return Ok(container.life.wait().await);
+        }
+        Ok(container.exec(exec_id)?.life.wait().await)
+    }
+
+    /// Kill: a signal for one process, or all of the container.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the process has ended, as with runc.
+    pub async fn kill(
+        self: &Arc<Self>,
+        id: &str,
+        exec_id: &str,
+        signal: u32,
+        all: bool,
+    ) -> Result<()> {
+        let signal = i32::try_from(signal).ok().filter(|signal| (0..=64).contains(signal));
+        let Some(signal) = signal else {
+            return Err(Error::InvalidArgument("the signal is not one of 0 to 64".into()));
+        };
+        let container = self.container(id)?;
+        let exec = if exec_id.is_empty() { None } else { Some(container.exec(exec_id)?) };
+        let key = format!("{id}/{exec_id}/{signal}/{all}");
+        let pod = Arc::clone(self);
+        self.killing.join(&key, pod.kill_now(container, exec, signal, all)).await
+    }
+
+    async fn kill_now(
+        self: Arc<Self>,
+        container: Arc<Container>,
+        exec: Option<Arc<Exec>>,
+        signal: i32,
+        all: bool,
+    ) -> Result<()> {
+        if let Some(exec) = exec {
+            exec.life.settled().await;
+            let target = exec.target()?;
+            return Ok(container.sandbox.signal(&container.id, target, signal).await?);
+        }
+        if container.life.settled().await.has_ended() {
+            return Err(Error::NotFound(format!("task {} has ended already", container.id)));
+        }
+        let target = if all { Target::All } else { Target::Init };
+        Ok(container.sandbox.signal(&container.id, target, signal).await?)
+    }
+
+    /// Delete: of an exec, or of the container with all that is left of it.
+    ///
+    /// # Errors
+    /// It is not there, or runs.
+    pub async fn delete(self: &Arc<Self>, id: &str, exec_id: &str) -> Result<(u32, Exit)> {
+        // Who deletes what is still being created wants it gone.
+        self.creating.settled(id).await;
+        let container = self.container(id)?;
+        let pod = Arc::clone(self);
+        if exec_id.is_empty() {
+            return self.deleting.join(id, pod.delete_container(container)).await;
+        }
+        let exec = container.exec(exec_id)?;
+        let key = format!("{id}/{exec_id}");
+        self.deleting.join(&key, delete_exec(container, exec)).await
+    }
+
+    async fn delete_container(self: Arc<Self>, container: Arc<Container>) -> Result<(u32, Exit)> {
+        match container.life.settled().await {
+            State::Stopped(_) => {}
+            State::Created => {
+                let kill = Signal::SIGKILL as i32;
+                container.sandbox.signal(&container.id, Target::Init, kill).await?;
+            }
+            State::Starting | State::Running | State::Paused => {
+                return Err(Error::FailedPrecondition(format!(
+                    "task {} runs and cannot be deleted: kill it first",
+                    container.id
+                )));
+            }
+        }
+        let exit = container.life.wait().await;
+        create::dismantle(&container).await?;
+        self.containers().remove(&container.id);
+        self.touch();
+        let pid = wire::pid(container.pid);
+        self.events.publish(Event::Delete(TaskDelete {
+            container_id: container.id.clone(),
+            pid,
+            exit_status: exit.code,
+            exited_at: wire::exited_at(Some(exit)),
+            ..TaskDelete::default()
+        }));
+        Ok((pid, exit))
+    }
+
+    /// CloseIO: no more stdin.
+    ///
+    /// # Errors
+    /// The process is not there.
+    pub fn close_stdin(&self, id: &str, exec_id: &str) -> Result<()> {
+        let container = self.container(id)?;
+        if exec_id.is_empty() {
+            container.streams.close_stdin();
+        } else if let Some(streams) = container.exec(exec_id)?.streams() {
+            streams.close_stdin();
+        }
+        Ok(())
+    }
+
+    /// ResizePty.
+    ///
+    /// # Errors
+    /// The process is not there or has no terminal.
+    pub fn resize(&self, id: &str, exec_id: &str, width: u16, height: u16) -> Result<()> {
+        let container = self.container(id)?;
+        if exec_id.is_empty() {
+            container.streams.resize(width, height)
+        } else {
+            container.exec(exec_id)?.resize(width, height)
+        }
+    }
+
+    /// Pause: the container's processes stand still.
+    ///
+    /// # Errors
+    /// It does not run, or the sandbox refuses.
+    pub async fn pause(&self, id: &str) -> Result<()> {
+        let container = self.container(id)?;
+        if container.life.state() != State::Running {
+            return Err(Error::FailedPrecondition(format!("task {id} does not run")));
+        }
+        container.sandbox.pause().await?;
+        container.life.become_state(State::Paused)?;
+        self.events.publish(Event::Paused(TaskPaused {
+            container_id: id.to_owned(),
+            ..TaskPaused::default()
+        }));
+        Ok(())
+    }
+
+    /// Resume: they go on.
+    ///
+    /// # Errors
+    /// It is not paused, or the sandbox refuses.
+    pub async fn resume(&self, id: &str) -> Result<()> {
+        let container = self.container(id)?;
+        if container.life.state() != State::Paused {
+            return Err(Error::FailedPrecondition(format!("task {id} is not paused")));
+        }
+        container.sandbox.resume().await?;
+        container.life.become_state(State::Running)?;
+        self.events.publish(Event::Resumed(TaskResumed {
+            container_id: id.to_owned(),
+            ..TaskResumed::default()
+        }));
+        Ok(())
+    }
+
+    /// Update: other limits.
+    ///
+    /// # Errors
+    /// It has ended, or the limits cannot be set.
+    pub async fn update(
+        &self,
+        id: &str,
+        resources: &LinuxResources,
+        _annotations: &HashMap<String, String>,
+    ) -> Result<()> {
+        let container = self.container(id)?;
+        if container.life.exit().is_some() {
+            return Err(Error::FailedPrecondition(format!("task {id} has ended")));
+        }
+        container.placement.update(resources).await
+    }
+
+    /// Stats: what the container uses.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn stats(&self, id: &str) -> Result<Any> {
+        let container = self.container(id)?;
+        metrics::of(&container).await
+    }
+
+    /// Checkpoint: the container's state goes to `path`.
+    ///
+    /// # Errors
+    /// The runsc at hand cannot, or refuses.
+    pub async fn checkpoint(&self, id: &str, path: &str, options: Option<&Any>) -> Result<()> {
+        let container = self.container(id)?;
+        let exit = options.is_some_and(crate::options::checkpoint_exits);
+        container.sandbox.checkpoint(id, Path::new(path), exit).await?;
+        self.events.publish(Event::Checkpointed(TaskCheckpointed {
+            container_id: id.to_owned(),
+            checkpoint: path.to_owned(),
+            ..TaskCheckpointed::default()
+        }));
+        Ok(())
+    }
+
+    /// Shutdown: the shim ends, unless it still serves something; with `now`,
+    /// too: containerd sends that for one container of many.
+    pub fn shutdown(&self, _now: bool) {
+        self.shutdown.notify_one();
+    }
+
+    /// Resolves when there is nothing left to serve: a Shutdown came, or nobody
+    /// has called for [`IDLE`], because containerd died between `start` and
+    /// Create, or after Delete.
+    pub async fn over(&self) {
+        loop {
+            let idle = tokio::select! {
+                () = self.shutdown.notified() => true,
+                () = tokio::time::sleep(IDLE / 4) => {
+                    self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE
+                }
+            };
+            let busy = !self.creating.is_idle()
+                || !self.deleting.is_idle()
+                || !self.containers().is_empty();
+            if idle && !busy {
+                return;
+            }
+        }
+    }
+
+    fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn containers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Container>>> {
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32, Exit)> {
+    let exit = match exec.life.settled().await {
+        State::Stopped(exit) => exit,
+        // Never started: nothing has run.
+        State::Created => Exit { code: 0, at: std::time::SystemTime::now() },
+        State::Starting | State::Running | State::Paused => {
+            return Err(Error::FailedPrecondition(format!(
+                "exec {} runs and cannot be deleted: kill it first",
+                exec.id
+            )));
+        }
+    };
+    if let Some(streams) = exec.streams() {
+        streams.close(create::DRAIN_PATIENCE).await;
+    }
+    container.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec.id);
+    Ok((wire::pid(container.pid), exit))
+}
+
+/// How long the ends of execs may hold up that of their container.
+const EXECS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a shim without tasks waits for somebody to want it.
+const IDLE: Duration = Duration::from_secs(60);

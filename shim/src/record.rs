@@ -1,0 +1,134 @@
+//! What `delete` needs to know about a task whose shim is gone, on disk.
+//!
+//! Written before anything is done that would have to be undone, and kept
+//! beside the sandbox's own state rather than in the bundle, so that the id
+//! alone leads to it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::process::Exit;
+
+/// One task's record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The task.
+    pub id: String,
+    /// Its sandbox; its own id for a sandbox container.
+    pub sandbox: String,
+    /// Its bundle.
+    pub bundle: PathBuf,
+    /// The runsc that runs it.
+    pub runsc: PathBuf,
+    /// Where something was mounted for its root, if anything was.
+    pub rootfs: Option<PathBuf>,
+    /// Its cgroup below each hierarchy's root.
+    pub cgroup: PathBuf,
+    /// The systemd unit of that cgroup, if systemd made it.
+    pub unit: Option<String>,
+    /// cgroup directories that were made for it, in that order.
+    pub made: Vec<PathBuf>,
+    /// Host process that stands for it, once there is one.
+    pub pid: Option<i32>,
+    /// Its end, once it has come.
+    pub exit: Option<Exit>,
+}
+
+impl Record {
+    /// The file of `id`'s record in the namespace's state directory.
+    pub fn path(state_directory: &Path, id: &str) -> PathBuf {
+        state_directory.join(format!("{id}.task.json"))
+    }
+
+    /// Writes the record in one step: a reader sees the old or the new one.
+    ///
+    /// # Errors
+    /// The system's refusal (a full or read-only /run).
+    pub fn write(&self, state_directory: &Path) -> Result<()> {
+        std::fs::create_dir_all(state_directory)
+            .map_err(Error::file("create", state_directory))?;
+        let path = Self::path(state_directory, &self.id);
+        let fresh = path.with_extension("new");
+        let text = serde_json::to_vec(self)
+            .map_err(|source| Error::Json { what: format!("encode the record of {}", self.id), source })?;
+        std::fs::write(&fresh, text)
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .map_err(|source| {
+                // It may not even exist.
+                let _ = std::fs::remove_file(&fresh);
+                Error::File { action: "write", path, source }
+            })
+    }
+
+    /// Reads the record; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is there but cannot be read or understood.
+    pub fn read(state_directory: &Path, id: &str) -> Result<Option<Self>> {
+        let path = Self::path(state_directory, id);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::File { action: "read", path, source }),
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|source| Error::Json { what: format!("parse {}", path.display()), source })
+    }
+
+    /// Removes the record, and the state directory if nothing else is in it.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn remove(state_directory: &Path, id: &str) -> Result<()> {
+        let path = Self::path(state_directory, id);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::File { action: "remove", path, source: error });
+            }
+            _ => {}
+        }
+        // Fails while other tasks are there, which is how it should be.
+        let _ = std::fs::remove_dir(state_directory);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_goes_without_a_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("ns");
+        assert_eq!(Record::read(&state, "a").unwrap(), None);
+        let record = Record {
+            id: "a".into(),
+            sandbox: "a".into(),
+            bundle: "/b".into(),
+            runsc: "runsc".into(),
+            rootfs: Some("/b/rootfs".into()),
+            cgroup: "/ns/a".into(),
+            unit: None,
+            made: vec!["/sys/fs/cgroup/cpu/ns".into()],
+            pid: Some(7),
+            exit: Some(Exit::by_signal(9)),
+        };
+        record.write(&state).unwrap();
+        assert_eq!(Record::read(&state, "a").unwrap(), Some(record));
+        Record::remove(&state, "a").unwrap();
+        Record::remove(&state, "a").unwrap();
+        assert!(!state.exists());
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_that_names_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(Record::path(directory.path(), "a"), "{").unwrap();
+        let error = Record::read(directory.path(), "a").unwrap_err().to_string();
+        assert!(error.contains("a.task.json"), "{error}");
+    }
+}
