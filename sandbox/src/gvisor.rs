@@ -24,6 +24,7 @@ use std::time::SystemTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, fchown};
 use oci_spec::runtime::{Process, Spec};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -468,7 +469,7 @@ impl Gvisor {
             pid,
             mode,
         };
-        let sent: Result<()> = self.ask(&sentry, "containerManager.Signal", &arg).await;
+        let sent = self.tell(&sentry, "containerManager.Signal", &arg).await;
         let kills = signal == Signal::SIGKILL as i32;
         match sent {
             Ok(()) if kills && paused => self.resume().await,
@@ -547,7 +548,7 @@ impl Gvisor {
         if self.is_paused() {
             return Ok(());
         }
-        let () = self.ask(&sentry, "Lifecycle.Pause", &Nothing {}).await?;
+        self.tell(&sentry, "Lifecycle.Pause", &Nothing {}).await?;
         self.table.lock().paused = true;
         Ok(())
     }
@@ -561,7 +562,7 @@ impl Gvisor {
         if !self.is_paused() {
             return Ok(());
         }
-        let () = self.ask(&sentry, "Lifecycle.Resume", &Nothing {}).await?;
+        self.tell(&sentry, "Lifecycle.Resume", &Nothing {}).await?;
         self.table.lock().paused = false;
         Ok(())
     }
@@ -721,6 +722,17 @@ impl Gvisor {
                 network,
             })
             .await
+    }
+
+    /// Asks for something that has no answer but that it is done.
+    async fn tell<A: Serialize>(
+        &self,
+        sentry: &Sentry,
+        method: &'static str,
+        arg: &A,
+    ) -> Result<()> {
+        // It is an empty object, whose form means nothing.
+        self.ask(sentry, method, arg).await.map(|_: IgnoredAny| ())
     }
 
     async fn ask<A: Serialize, R: serde::de::DeserializeOwned>(

@@ -83,12 +83,13 @@ impl Cgroup {
         Self { path, dirs }
     }
 
-    /// Whether the process is here, in every hierarchy we made one in.
+    /// Whether the process is here in every hierarchy we made one in, or gone.
     pub(crate) fn holds(&self, pid: i32) -> bool {
-        self.dirs.iter().all(|dir| {
-            let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap();
-            procs.lines().any(|line| line == pid.to_string())
-        })
+        let Ok(places) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
+            return true;
+        };
+        let here = |line: &&str| line.rsplit(':').next() == self.path.to_str();
+        places.is_empty() || places.lines().filter(here).count() == self.dirs.len()
     }
 
     pub(crate) fn members(&self) -> Vec<i32> {
