@@ -1,0 +1,197 @@
+//! Removes what is left of a container or sandbox, from what is on disk alone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use oci_spec::runtime::Spec;
+use tokio::time::{Instant, sleep};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::gvisor::state;
+
+/// Name of the directory in a bundle that holds what we write there.
+pub(crate) const DIR: &str = "sandbox";
+
+/// How long a killed process may take to be gone.
+const DEATH: Duration = Duration::from_secs(10);
+
+/// The name of the file that keeps an empty network namespace mounted.
+const NULL_NETNS: &str = "null-netns";
+
+/// Ends what runs of a container and removes what it left; the whole sandbox if
+/// `id` is `sandbox_id`. For a process that knows nothing but the bundle, after
+/// the shim died, and for what a failed command left.
+///
+/// Needs no runsc; may be repeated. The bundle's root file system must still be
+/// mounted, or a store that runsc keeps in it is left there.
+///
+/// # Errors
+/// A process that does not die, or a file that cannot be removed.
+pub async fn cleanup(config: &Config, sandbox_id: &str, id: &str, bundle: &Path) -> Result<()> {
+    let root = config.sandbox_root(sandbox_id);
+    let dir = bundle.join(DIR);
+    let whole = id == sandbox_id;
+
+    remove_filestore(&dir, sandbox_id)?;
+    if whole {
+        end_sandboxes_of(&root).await?;
+        // Where runsc puts its socket if the path in its root is too long.
+        for place in ["/var/run", "/run", "/tmp"] {
+            remove(&Path::new(place).join(format!("runsc-{sandbox_id}.sock")))?;
+        }
+    } else {
+        for pid in processes(&root, Some(&dir)) {
+            end(pid).await?;
+        }
+        let state = state::path(&root, sandbox_id, id);
+        remove(&state)?;
+        remove(&state.with_extension("lock"))?;
+    }
+    missing_is_fine(fs::remove_dir_all(&dir)).map_err(Error::io("remove", &dir))
+}
+
+/// Ends the sandboxes whose state is in `root`, and removes it.
+pub(crate) async fn end_sandboxes_of(root: &Path) -> Result<()> {
+    for pid in processes(root, None) {
+        end(pid).await?;
+    }
+    // Concurrent commands may have mounted it more than once.
+    while umount2(&root.join(NULL_NETNS), MntFlags::MNT_DETACH).is_ok() {}
+    missing_is_fine(fs::remove_dir_all(root)).map_err(Error::io("remove", root))
+}
+
+/// The processes that work for a sandbox, or for the container of one bundle
+/// directory: gofers, the sentry, and commands under way.
+fn processes(root: &Path, dir: Option<&Path>) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            works_for(&command, root, dir)
+        })
+        .map(Pid::from_raw)
+        .filter(|pid| *pid != Pid::this())
+        .collect()
+}
+
+/// Whether a command line (arguments ended by zeros) names the state directory
+/// of the sandbox and, if given, the bundle directory.
+fn works_for(command: &[u8], root: &Path, dir: Option<&Path>) -> bool {
+    let root = format!("--root={}", root.display());
+    let dir = dir.map(|dir| dir.display().to_string());
+    let args = || command.split(|byte| *byte == 0);
+    args().any(|arg| arg == root.as_bytes())
+        && dir.is_none_or(|dir| {
+            args().any(|arg| arg.strip_prefix(b"--bundle=").unwrap_or(arg) == dir.as_bytes())
+        })
+}
+
+/// Kills a process and waits until it is gone, or only waits to be reaped.
+async fn end(pid: Pid) -> Result<()> {
+    // Gone already is as good.
+    let _ = kill(pid, Signal::SIGKILL);
+    let deadline = Instant::now() + DEATH;
+    while is_alive(pid) {
+        if Instant::now() > deadline {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "still there after SIGKILL");
+            return Err(Error::io("kill", format!("/proc/{pid}"))(error));
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+fn is_alive(pid: Pid) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    !matches!(stat.rsplit_once(") "), Some((_, rest)) if rest.starts_with(['Z', 'X']))
+}
+
+/// Removes the file in the root file system that backs what the guest writes; if
+/// it stays, no sandbox can be started in that root again.
+fn remove_filestore(dir: &Path, sandbox_id: &str) -> Result<()> {
+    let config = dir.join("config.json");
+    // Without it the container was never handed to runsc.
+    let Ok(spec) = Spec::load(&config) else {
+        return Ok(());
+    };
+    let Some(root) = spec.root() else {
+        return Ok(());
+    };
+    // On a read-only root runsc has no store.
+    match remove(&filestore(root.path(), sandbox_id)) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn filestore(rootfs: &Path, sandbox_id: &str) -> PathBuf {
+    rootfs.join(format!(".gvisor.filestore.{sandbox_id}"))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    missing_is_fine(fs::remove_file(path)).map_err(Error::io("remove", path))
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processes_of_this_sandbox_are_meant() {
+        let root = Path::new("/run/r/s1");
+        let dir = Path::new("/b/c1/sandbox");
+        let command = |line: &str| line.replace(' ', "\0").into_bytes();
+        for (line, of_sandbox, of_container) in [
+            (
+                "runsc-sandbox --root=/run/r/s1 boot --bundle=/b/c1/sandbox s1",
+                true,
+                true,
+            ),
+            (
+                "runsc-gofer --root=/run/r/s1 gofer --bundle /b/c1/sandbox --io-fds=9",
+                true,
+                true,
+            ),
+            (
+                "runsc-gofer --root=/run/r/s1 gofer --bundle /b/c2/sandbox --io-fds=9",
+                true,
+                false,
+            ),
+            (
+                "runsc-sandbox --root=/run/r/s10 boot --bundle=/b/c1/sandbox s1",
+                false,
+                false,
+            ),
+            ("vi /run/r/s1", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(works_for(&command(line), root, None), of_sandbox, "{line}");
+            assert_eq!(
+                works_for(&command(line), root, Some(dir)),
+                of_container,
+                "{line}"
+            );
+        }
+    }
+}

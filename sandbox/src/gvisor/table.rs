@@ -1,0 +1,346 @@
+//! What is known of a sandbox's containers while the shim lives: their phase and
+//! their end. Held under a lock for moments, never across a command or a call.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use oci_spec::runtime::LinuxCapabilities;
+use tokio::sync::watch;
+
+use super::Exit;
+use super::urpc::Control;
+use crate::children::{Reaped, Status};
+use crate::error::{Error, Result};
+use crate::stdio::Stdio;
+
+/// The code of a process that ended with its sandbox, as if by SIGKILL.
+const LOST: u32 = 128 + 9;
+
+/// The code of a container whose start failed, as `runsc` itself ends then.
+const START_FAILED: u32 = 128;
+
+/// A table that tasks share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared(Arc<Mutex<Table>>);
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// None before create and after its end.
+    pub(crate) sentry: Option<Sentry>,
+    pub(crate) paused: bool,
+    /// The signal by which we ended the sentry on behalf of the first container.
+    pub(crate) ended_by: Option<i32>,
+    pub(crate) containers: HashMap<String, Container>,
+    /// By container and pid inside the sandbox.
+    execs: HashMap<(String, i32), watch::Sender<Option<Exit>>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sentry {
+    pub(crate) pid: Pid,
+    pub(crate) control: Control,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Runsc of 2022.
+    pub(crate) old: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) phase: Phase,
+    /// The caller's bundle.
+    pub(crate) bundle: PathBuf,
+    /// For the start of a container that is not the first.
+    pub(crate) stdio: Option<Stdio>,
+    pub(crate) capabilities: Option<LinuxCapabilities>,
+    pub(crate) mounts_cgroups: bool,
+    /// Whether runsc must be asked to delete it, for it runs hooks then.
+    pub(crate) has_stop_hooks: bool,
+    exit: watch::Sender<Option<Exit>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Creating,
+    Created,
+    Starting,
+    Running,
+    /// The start failed; it cannot be tried again.
+    Failed,
+}
+
+impl Container {
+    pub(crate) fn new(bundle: PathBuf) -> Self {
+        Self {
+            phase: Phase::Creating,
+            bundle,
+            stdio: None,
+            capabilities: None,
+            mounts_cgroups: false,
+            has_stop_hooks: false,
+            exit: watch::Sender::new(None),
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        *self.exit.borrow()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Option<Exit>> {
+        self.exit.subscribe()
+    }
+
+    pub(crate) fn end(&self, exit: Exit) {
+        publish(&self.exit, exit);
+    }
+
+    /// The state as errors name it.
+    pub(crate) fn state(&self) -> &'static str {
+        match (self.phase, self.exit()) {
+            (_, Some(_)) => "stopped",
+            (Phase::Creating, None) => "being created",
+            (Phase::Created, None) => "created",
+            (Phase::Starting, None) => "being started",
+            (Phase::Running, None) => "running",
+            (Phase::Failed, None) => "failed",
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn container(&mut self, id: &str) -> Result<&mut Container> {
+        self.containers.get_mut(id).ok_or_else(|| Error::NotFound {
+            object: format!("container {id}"),
+        })
+    }
+
+    /// The container, if it is in `phase` and has not ended.
+    pub(crate) fn container_in(
+        &mut self,
+        id: &str,
+        phase: Phase,
+        action: &'static str,
+    ) -> Result<&mut Container> {
+        let container = self.container(id)?;
+        if container.phase == phase && container.exit().is_none() {
+            return Ok(container);
+        }
+        Err(Error::WrongState {
+            id: id.to_owned(),
+            action,
+            state: container.state(),
+        })
+    }
+
+    pub(crate) fn sentry(&self, sandbox_id: &str) -> Result<Sentry> {
+        self.sentry.clone().ok_or_else(|| Error::NotFound {
+            object: format!("the sentry of sandbox {sandbox_id}"),
+        })
+    }
+
+    pub(crate) fn add_exec(&mut self, id: &str, pid: i32) {
+        self.execs
+            .insert((id.to_owned(), pid), watch::Sender::new(None));
+    }
+
+    pub(crate) fn exec(&self, id: &str, pid: i32) -> Result<&watch::Sender<Option<Exit>>> {
+        self.execs
+            .get(&(id.to_owned(), pid))
+            .ok_or_else(|| Error::NotFound {
+                object: format!("exec {pid} of container {id}"),
+            })
+    }
+
+    pub(crate) fn forget_exec(&mut self, id: &str, pid: i32) {
+        self.execs.remove(&(id.to_owned(), pid));
+    }
+
+    pub(crate) fn end_exec(&self, id: &str, pid: i32, exit: Exit) {
+        // Forgotten in the meantime: nobody wants to know.
+        if let Ok(exec) = self.exec(id, pid) {
+            publish(exec, exit);
+        }
+    }
+
+    pub(crate) fn forget(&mut self, id: &str) {
+        self.containers.remove(id);
+        self.execs.retain(|(container, _), _| container != id);
+    }
+
+    /// The sentry of `sandbox_id` was reaped: the first container has ended with
+    /// it, and so have those that did not run yet. Who runs is told by its own wait.
+    pub(crate) fn sentry_ended(&mut self, sandbox_id: &str, reaped: Reaped) {
+        self.sentry = None;
+        self.paused = false;
+        for (id, container) in &self.containers {
+            if id == sandbox_id {
+                container.end(Exit::of_sentry(reaped, self.ended_by));
+            } else if container.phase != Phase::Running {
+                container.end(Exit::lost(reaped.at));
+            }
+        }
+    }
+}
+
+impl Exit {
+    /// The end of the first container, which is that of the sentry.
+    fn of_sentry(reaped: Reaped, ended_by: Option<i32>) -> Self {
+        let at = reaped.at;
+        match (reaped.status, ended_by) {
+            // Also after a signal in the guest: the sentry exits with 128 + n then.
+            (Status::Exited(code), _) => Self {
+                code: u32::try_from(code).unwrap_or(255),
+                at,
+                by_sandbox_death: false,
+            },
+            (Status::Signaled(_), Some(signal)) => Self::signalled(signal, at),
+            (Status::Signaled(signal), None) => Self {
+                by_sandbox_death: true,
+                ..Self::signalled(signal, at)
+            },
+        }
+    }
+
+    /// The end of a process that was not there any more when its sandbox went.
+    pub(crate) fn lost(at: SystemTime) -> Self {
+        Self {
+            code: LOST,
+            at,
+            by_sandbox_death: true,
+        }
+    }
+
+    pub(crate) fn signalled(signal: i32, at: SystemTime) -> Self {
+        Self {
+            code: 128 + signal.unsigned_abs(),
+            at,
+            by_sandbox_death: false,
+        }
+    }
+
+    pub(crate) fn start_failed(at: SystemTime) -> Self {
+        Self {
+            code: START_FAILED,
+            at,
+            by_sandbox_death: false,
+        }
+    }
+
+    /// The end that a wait status of the sentry says (`wait(2)`: code or signal).
+    pub(crate) fn of_wait_status(status: u32, at: SystemTime) -> Self {
+        let signal = status & 0x7f;
+        let code = if signal == 0 {
+            status >> 8 & 0xff
+        } else {
+            128 + signal
+        };
+        Self {
+            code,
+            at,
+            by_sandbox_death: false,
+        }
+    }
+}
+
+/// Whether a process that waits for its start is ended by `signal`.
+pub(crate) fn ends_unstarted(signal: i32) -> bool {
+    !matches!(
+        Signal::try_from(signal),
+        Ok(Signal::SIGCHLD
+            | Signal::SIGCONT
+            | Signal::SIGURG
+            | Signal::SIGWINCH
+            | Signal::SIGSTOP
+            | Signal::SIGTSTP
+            | Signal::SIGTTIN
+            | Signal::SIGTTOU)
+    ) && signal != 0
+}
+
+/// The first end that is told counts.
+fn publish(sender: &watch::Sender<Option<Exit>>, exit: Exit) {
+    sender.send_if_modified(|slot| {
+        let new = slot.is_none();
+        slot.get_or_insert(exit);
+        new
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: SystemTime = SystemTime::UNIX_EPOCH;
+
+    #[test]
+    fn statuses_become_codes() {
+        for (status, code) in [
+            (0, 0),
+            (0x300, 3),
+            (0xff00, 255),
+            (9, 137),
+            (11 | 0x80, 139),
+        ] {
+            assert_eq!(Exit::of_wait_status(status, AT).code, code, "{status:#x}");
+        }
+    }
+
+    #[test]
+    fn a_killed_sentry_is_told_from_a_killed_guest() {
+        let of = |status, by| {
+            let exit = Exit::of_sentry(Reaped { status, at: AT }, by);
+            (exit.code, exit.by_sandbox_death)
+        };
+        assert_eq!(of(Status::Exited(137), None), (137, false));
+        assert_eq!(of(Status::Signaled(9), None), (137, true));
+        assert_eq!(
+            of(Status::Signaled(9), Some(15)),
+            (143, false),
+            "killed before its start"
+        );
+    }
+
+    #[test]
+    fn with_the_sentry_end_those_whom_no_wait_tells() {
+        let mut table = Table::default();
+        for (id, phase) in [
+            ("s", Phase::Running),
+            ("c", Phase::Created),
+            ("r", Phase::Running),
+        ] {
+            let mut container = Container::new(PathBuf::new());
+            container.phase = phase;
+            table.containers.insert(id.to_owned(), container);
+        }
+        table.sentry_ended(
+            "s",
+            Reaped {
+                status: Status::Exited(3),
+                at: AT,
+            },
+        );
+        let code = |id: &str| table.containers[id].exit().map(|exit| exit.code);
+        assert_eq!(
+            (code("s"), code("c"), code("r")),
+            (Some(3), Some(137), None)
+        );
+    }
+
+    #[test]
+    fn the_first_end_counts() {
+        let container = Container::new(PathBuf::new());
+        container.end(Exit::signalled(15, AT));
+        container.end(Exit::lost(AT));
+        assert_eq!(container.exit().unwrap().code, 143);
+    }
+}

@@ -1,0 +1,243 @@
+//! Starts host processes already inside their cgroup: our own binary runs
+//! again as a launcher, joins, and only then becomes the program.
+//!
+//! What a process touches first is charged where it is then, and does not move
+//! with it; so it has to be inside before its first instruction.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Exit status of a launcher that could not start the program. Not one that
+/// runsc has (it ends with 1, 2 or 128).
+pub const FAILED: u8 = 125;
+
+/// The sub-command under which our binary is the launcher.
+pub const COMMAND: &str = "launch";
+
+/// How long a launcher waits to be put into its cgroup by another.
+const MEMBERSHIP: Duration = Duration::from_secs(30);
+
+/// Turns commands into commands that run inside the given cgroups.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// A binary that hands the arguments after [`COMMAND`] to [`main`].
+    pub exe: PathBuf,
+    /// The cgroup directories to be in, one a hierarchy. May be empty.
+    pub join: Vec<PathBuf>,
+    /// Who moves the process there.
+    pub mode: Join,
+}
+
+/// Who moves a launched process into its cgroup.
+#[derive(Clone, Debug)]
+pub enum Join {
+    /// The launcher itself.
+    Enter,
+    /// Another, such as systemd for a scope: each started pid is sent here, and
+    /// the launcher waits (at most 30 s) until it sees itself in all directories.
+    AwaitMembership(UnboundedSender<Pid>),
+}
+
+impl Launcher {
+    /// The command that runs `program` with `args` inside the cgroups.
+    ///
+    /// The program is killed if the calling thread dies before it.
+    pub fn command<A: AsRef<OsStr>>(
+        &self,
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = Command::new(&self.exe);
+        command
+            .arg(COMMAND)
+            .arg("--parent")
+            .arg(std::process::id().to_string());
+        for dir in &self.join {
+            command.arg("--join").arg(dir);
+        }
+        if let Join::AwaitMembership(_) = self.mode {
+            command.arg("--await");
+        }
+        command.arg("--").arg(program).args(args);
+        command
+    }
+
+    /// Tells who moves processes that `pid` waits to be moved.
+    pub(crate) fn started(&self, pid: Pid) {
+        if let Join::AwaitMembership(sender) = &self.mode {
+            // Nobody there: the launcher's own deadline reports it.
+            let _ = sender.send(pid);
+        }
+    }
+}
+
+/// The launcher: `[--parent PID] [--join DIR]… [--await] -- PROGRAM ARGS…`.
+///
+/// Becomes the program, or writes one line to standard error and returns
+/// [`FAILED`]; then the program has not run.
+#[must_use]
+pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let cause = match Request::parse(args).and_then(|request| request.run()) {
+        Ok(never) => match never {},
+        Err(cause) => cause,
+    };
+    // Nothing can be done about a closed standard error.
+    let _ = writeln!(std::io::stderr(), "launch: {cause}");
+    ExitCode::from(FAILED)
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Request {
+    parent: Option<i32>,
+    join: Vec<PathBuf>,
+    wait: bool,
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+impl Request {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let mut request = Self::default();
+        loop {
+            let Some(arg) = args.next() else {
+                return Err("no -- and program given".to_owned());
+            };
+            match arg.to_str() {
+                Some("--parent") => {
+                    let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
+                    request.parent = Some(pid.ok_or("--parent needs a pid")?);
+                }
+                Some("--join") => {
+                    request
+                        .join
+                        .push(args.next().ok_or("--join needs a directory")?.into());
+                }
+                Some("--await") => request.wait = true,
+                Some("--") => break,
+                _ => return Err(format!("unknown argument {}", arg.display())),
+            }
+        }
+        request.program = args.next().ok_or("no program after --")?;
+        request.args = args.collect();
+        Ok(request)
+    }
+
+    /// Returns only if it failed.
+    fn run(self) -> Result<std::convert::Infallible, String> {
+        self.die_with_parent()?;
+        if self.wait {
+            self.await_membership(Instant::now() + MEMBERSHIP)?;
+        } else {
+            for dir in &self.join {
+                cgroups::enter(&[dir])
+                    .map_err(|error| format!("cannot join cgroup {}: {error}", dir.display()))?;
+            }
+        }
+        let error = Command::new(&self.program).args(&self.args).exec();
+        Err(format!(
+            "cannot execute {}: {error}",
+            self.program.display()
+        ))
+    }
+
+    fn die_with_parent(&self) -> Result<(), String> {
+        let Some(parent) = self.parent else {
+            return Ok(());
+        };
+        prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|error| format!("cannot ask for the parent-death signal: {error}"))?;
+        // It may have died before the request.
+        if getppid() != Pid::from_raw(parent) {
+            return Err(format!("parent {parent} is gone"));
+        }
+        Ok(())
+    }
+
+    fn await_membership(&self, deadline: Instant) -> Result<(), String> {
+        let me = std::process::id().to_string();
+        for dir in &self.join {
+            loop {
+                let procs = std::fs::read_to_string(dir.join("cgroup.procs"))
+                    .map_err(|error| format!("cannot read cgroup {}: {error}", dir.display()))?;
+                if procs.lines().any(|pid| pid == me) {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    let dir = dir.display();
+                    return Err(format!(
+                        "was not put into cgroup {dir} within {MEMBERSHIP:?}"
+                    ));
+                }
+                // No notification exists for a membership in every hierarchy.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Request, String> {
+        Request::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn arguments_of_the_program_are_left_alone() {
+        let request = parse("--parent 7 --join /a --join /b --await -- prog --join x --").unwrap();
+        assert_eq!(
+            request,
+            Request {
+                parent: Some(7),
+                join: vec!["/a".into(), "/b".into()],
+                wait: true,
+                program: "prog".into(),
+                args: vec!["--join".into(), "x".into(), "--".into()],
+            }
+        );
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        for (line, cause) in [
+            ("", "no -- and program given"),
+            ("--join", "--join needs a directory"),
+            ("--parent x -- true", "--parent needs a pid"),
+            ("--other -- true", "unknown argument --other"),
+            ("--join /a --", "no program after --"),
+        ] {
+            assert_eq!(parse(line).unwrap_err(), cause, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_command_reads_back_as_the_request() {
+        let launcher = Launcher {
+            exe: "/exe".into(),
+            join: vec!["/cg/a b".into()],
+            mode: Join::Enter,
+        };
+        let command = launcher.command(Path::new("/bin/true"), ["-x"]);
+        assert_eq!(command.get_program(), "/exe");
+        let mut args = command.get_args().map(OsStr::to_owned);
+        assert_eq!(args.next().unwrap(), COMMAND);
+        let request = Request::parse(args).unwrap();
+        assert_eq!(request.parent, i32::try_from(std::process::id()).ok());
+        assert_eq!(request.join, launcher.join);
+        assert_eq!(
+            (request.program, request.args),
+            ("/bin/true".into(), vec!["-x".into()])
+        );
+    }
+}
