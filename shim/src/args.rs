@@ -58,7 +58,11 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Action> {
     while let Some(word) = words.next() {
         let word = word?;
         let Some(flag) = word.strip_prefix('-') else {
-            return if info { Ok(Action::Info) } else { action(&word, flags, words) };
+            return if info {
+                Ok(Action::Info)
+            } else {
+                action(&word, flags, words)
+            };
         };
         let flag = flag.strip_prefix('-').unwrap_or(flag);
         let (name, inline) = match flag.split_once('=') {
@@ -67,8 +71,8 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Action> {
         };
         match name {
             "v" | "version" => return Ok(Action::Version),
-            "info" => info = boolean(name, inline)?,
-            "debug" => flags.debug = boolean(name, inline)?,
+            "info" => info = boolean(name, inline.as_deref())?,
+            "debug" => flags.debug = boolean(name, inline.as_deref())?,
             "namespace" => flags.namespace = value(name, inline, &mut words)?,
             "address" => flags.address = value(name, inline, &mut words)?,
             "publish-binary" => flags.publish_binary = value(name, inline, &mut words)?,
@@ -115,15 +119,19 @@ fn value(
 ) -> Result<String> {
     match inline {
         Some(value) => Ok(value),
-        None => words.next().unwrap_or_else(|| Err(Error::Usage(format!("-{name} needs a value")))),
+        None => words
+            .next()
+            .unwrap_or_else(|| Err(Error::Usage(format!("-{name} needs a value")))),
     }
 }
 
-fn boolean(name: &str, inline: Option<String>) -> Result<bool> {
-    match inline.as_deref() {
+fn boolean(name: &str, inline: Option<&str>) -> Result<bool> {
+    match inline {
         None | Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
         Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
-        Some(other) => Err(Error::Usage(format!("-{name}={other} is neither true nor false"))),
+        Some(other) => Err(Error::Usage(format!(
+            "-{name}={other} is neither true nor false"
+        ))),
     }
 }
 
@@ -136,9 +144,9 @@ fn boolean(name: &str, inline: Option<String>) -> Result<bool> {
 pub fn check_identifier(what: &str, value: &str) -> Result<()> {
     let good = !value.is_empty()
         && value.len() <= 76
-        && value.split(['.', '_', '-']).all(|part| {
-            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        });
+        && value
+            .split(['.', '_', '-'])
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     if good {
         return Ok(());
     }
@@ -169,7 +177,11 @@ mod tests {
             "-namespace k8s.io -address /run/c.sock -publish-binary /usr/bin/containerd -id abc -debug start",
             "--namespace=k8s.io --address=/run/c.sock --publish-binary=/usr/bin/containerd --id=abc --debug=true start",
         ] {
-            assert_eq!(parsed(line).unwrap(), Action::Start(expected.clone()), "{line}");
+            assert_eq!(
+                parsed(line).unwrap(),
+                Action::Start(expected.clone()),
+                "{line}"
+            );
         }
     }
 
@@ -206,7 +218,18 @@ mod tests {
         for good in ["a", "a-b_c.d", "k8s.io", "A1", &"x".repeat(76)] {
             check_identifier("id", good).unwrap();
         }
-        for bad in ["", ".", "..", "a/b", "-a", "a-", "a..b", "a b", "ä", &"x".repeat(77)] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "-a",
+            "a-",
+            "a..b",
+            "a b",
+            "ä",
+            &"x".repeat(77),
+        ] {
             assert!(check_identifier("id", bad).is_err(), "{bad:?}");
         }
     }

@@ -37,8 +37,12 @@ pub fn start(flags: &Flags) -> Result<()> {
     let request = Request::parse(&read_input()?, flags);
     let bundle = std::env::current_dir().map_err(Error::system("find the bundle directory"))?;
     let group = bundle::group(&bundle, &flags.id);
-    let path =
-        socket::path(&request.socket_directory, &flags.address, &flags.namespace, &group)?;
+    let path = socket::path(
+        &request.socket_directory,
+        &flags.address,
+        &flags.namespace,
+        &group,
+    )?;
     let address = format!("unix://{}", path.display());
     // containerd 1.6 and 1.7 find the shim again by this file.
     let address_file = bundle.join("address");
@@ -57,9 +61,10 @@ pub fn start(flags: &Flags) -> Result<()> {
             result.version = 3;
             result.address = address;
             result.protocol = "ttrpc".into();
-            result
-                .write_to_bytes()
-                .map_err(|source| Error::Message { what: "encode the answer".into(), source })?
+            result.write_to_bytes().map_err(|source| Error::Message {
+                what: "encode the answer".into(),
+                source,
+            })?
         }
     };
     let mut stdout = std::io::stdout().lock();
@@ -95,7 +100,9 @@ impl Request {
             .ok()
             .filter(|p| p.instance_id == flags.id && p.namespace == flags.namespace);
         let Some(params) = params else {
-            let shim_cgroup = Any::parse_from_bytes(input).ok().and_then(|a| options::shim_cgroup(&a));
+            let shim_cgroup = Any::parse_from_bytes(input)
+                .ok()
+                .and_then(|a| options::shim_cgroup(&a));
             return Self {
                 form: Form::Options,
                 socket_directory: socket::DEFAULT_DIRECTORY.into(),
@@ -111,7 +118,11 @@ impl Request {
             .socket_dir
             .filter(|directory| !directory.is_empty())
             .map_or_else(|| socket::DEFAULT_DIRECTORY.into(), PathBuf::from);
-        Self { form: Form::Params, socket_directory, shim_cgroup }
+        Self {
+            form: Form::Params,
+            socket_directory,
+            shim_cgroup,
+        }
     }
 }
 
@@ -121,7 +132,10 @@ fn read_input() -> Result<Vec<u8>> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut input = Vec::new();
-        let read = std::io::stdin().lock().take(LARGEST_INPUT + 1).read_to_end(&mut input);
+        let read = std::io::stdin()
+            .lock()
+            .take(LARGEST_INPUT + 1)
+            .read_to_end(&mut input);
         // The receiver is gone only if the patience is.
         let _ = sender.send(read.map(|_| input));
     });
@@ -148,7 +162,14 @@ fn serve_in_background(
     let exe = std::env::current_exe().map_err(Error::system("find the shim's own binary"))?;
     let mut command = Command::new(&exe);
     command
-        .args(["-namespace", &flags.namespace, "-address", &flags.address, "-id", &flags.id])
+        .args([
+            "-namespace",
+            &flags.namespace,
+            "-address",
+            &flags.address,
+            "-id",
+            &flags.id,
+        ])
         .args(["-publish-binary", &flags.publish_binary])
         .args(["-socket".as_ref(), path.as_os_str()])
         .args(flags.debug.then_some("-debug"))
@@ -187,7 +208,9 @@ fn adjust(pid: u32, request: &Request) -> Result<()> {
 
 fn await_ready(child: &mut std::process::Child) -> Result<()> {
     let Some(mut stdout) = child.stdout.take() else {
-        return Err(Error::FailedPrecondition("the new shim has no stdout".into()));
+        return Err(Error::FailedPrecondition(
+            "the new shim has no stdout".into(),
+        ));
     };
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -207,8 +230,12 @@ fn await_ready(child: &mut std::process::Child) -> Result<()> {
         .map_err(Error::system("read what the new shim says"))?;
     match text.trim() {
         READY => Ok(()),
-        "" => Err(Error::FailedPrecondition("the new shim ended before it was ready".into())),
-        reason => Err(Error::FailedPrecondition(format!("the new shim failed: {reason}"))),
+        "" => Err(Error::FailedPrecondition(
+            "the new shim ended before it was ready".into(),
+        )),
+        reason => Err(Error::FailedPrecondition(format!(
+            "the new shim failed: {reason}"
+        ))),
     }
 }
 
@@ -220,7 +247,11 @@ mod tests {
     use super::*;
 
     fn flags() -> Flags {
-        Flags { namespace: "k8s.io".into(), id: "abc".into(), ..Flags::default() }
+        Flags {
+            namespace: "k8s.io".into(),
+            id: "abc".into(),
+            ..Flags::default()
+        }
     }
 
     #[test]
@@ -228,10 +259,17 @@ mod tests {
         let mut any = Any::new();
         any.type_url = "runtimeoptions.v1.Options".into();
         any.value = vec![10, 3, b'a', b'b', b'c'];
-        for input in [Vec::new(), any.write_to_bytes().unwrap(), b"\xff\xff".to_vec()] {
+        for input in [
+            Vec::new(),
+            any.write_to_bytes().unwrap(),
+            b"\xff\xff".to_vec(),
+        ] {
             let request = Request::parse(&input, &flags());
             assert_eq!(request.form, Form::Options, "{input:?}");
-            assert_eq!(request.socket_directory, Path::new(socket::DEFAULT_DIRECTORY));
+            assert_eq!(
+                request.socket_directory,
+                Path::new(socket::DEFAULT_DIRECTORY)
+            );
         }
     }
 

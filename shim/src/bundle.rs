@@ -32,7 +32,9 @@ pub fn load(bundle: &Path) -> Result<Spec> {
 /// An annotation of a spec: the first of `keys` that it has.
 pub fn annotation<'a>(spec: &'a Spec, keys: &[&str]) -> Option<&'a str> {
     let annotations = spec.annotations().as_ref()?;
-    keys.iter().find_map(|key| annotations.get(*key)).map(String::as_str)
+    keys.iter()
+        .find_map(|key| annotations.get(*key))
+        .map(String::as_str)
 }
 
 /// Reads the role from the annotations of containerd's CRI plugin, or of
@@ -42,17 +44,31 @@ pub fn annotation<'a>(spec: &'a Spec, keys: &[&str]) -> Option<&'a str> {
 /// # Errors
 /// A member that does not say of which sandbox, or an unknown type.
 pub fn role(spec: &Spec) -> Result<Role> {
-    let kind = annotation(spec, &["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]);
+    let kind = annotation(
+        spec,
+        &[
+            "io.kubernetes.cri.container-type",
+            "io.kubernetes.cri-o.ContainerType",
+        ],
+    );
     match kind {
         None | Some("sandbox") => Ok(Role::Root),
         Some("container") => {
-            let sandbox = annotation(spec, &["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"]);
+            let sandbox = annotation(
+                spec,
+                &[
+                    "io.kubernetes.cri.sandbox-id",
+                    "io.kubernetes.cri-o.SandboxID",
+                ],
+            );
             let Some(sandbox) = sandbox else {
                 return Err(Error::InvalidArgument(
                     "the container's annotations say that it belongs to a pod, but not to which: io.kubernetes.cri.sandbox-id is missing".into(),
                 ));
             };
-            Ok(Role::Member { sandbox: sandbox.to_owned() })
+            Ok(Role::Member {
+                sandbox: sandbox.to_owned(),
+            })
         }
         Some(other) => Err(Error::InvalidArgument(format!(
             "annotation io.kubernetes.cri.container-type is {other:?}; known are sandbox and container"
@@ -92,7 +108,10 @@ mod tests {
 
     fn spec(annotations: &[(&str, &str)]) -> Spec {
         let mut spec = Spec::default();
-        let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let map = annotations
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
         spec.set_annotations(Some(map));
         spec
     }
@@ -100,14 +119,25 @@ mod tests {
     #[test]
     fn roles_follow_the_annotations() {
         assert_eq!(role(&spec(&[])).unwrap(), Role::Root);
-        assert_eq!(role(&spec(&[("io.kubernetes.cri.container-type", "sandbox")])).unwrap(), Role::Root);
+        assert_eq!(
+            role(&spec(&[("io.kubernetes.cri.container-type", "sandbox")])).unwrap(),
+            Role::Root
+        );
         for (kind, id) in [
-            ("io.kubernetes.cri.container-type", "io.kubernetes.cri.sandbox-id"),
-            ("io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.SandboxID"),
+            (
+                "io.kubernetes.cri.container-type",
+                "io.kubernetes.cri.sandbox-id",
+            ),
+            (
+                "io.kubernetes.cri-o.ContainerType",
+                "io.kubernetes.cri-o.SandboxID",
+            ),
         ] {
             assert_eq!(
                 role(&spec(&[(kind, "container"), (id, "pod")])).unwrap(),
-                Role::Member { sandbox: "pod".into() }
+                Role::Member {
+                    sandbox: "pod".into()
+                }
             );
         }
         assert!(role(&spec(&[("io.kubernetes.cri.container-type", "container")])).is_err());
@@ -124,9 +154,14 @@ mod tests {
         assert_eq!(group(directory.path(), "task"), "task");
         assert_eq!(group_of("{"), "task");
         assert_eq!(group_of("{}"), "task");
-        assert_eq!(group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p"}}"#), "p");
         assert_eq!(
-            group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p","io.containerd.runc.v2.group":"g"}}"#),
+            group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p"}}"#),
+            "p"
+        );
+        assert_eq!(
+            group_of(
+                r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p","io.containerd.runc.v2.group":"g"}}"#
+            ),
             "g"
         );
     }

@@ -15,14 +15,19 @@ use crate::error::{Error, Result};
 /// The calls of one kind that are under way, by what they work on.
 #[derive(Debug)]
 pub struct Calls<T> {
-    running: Arc<Mutex<HashMap<String, watch::Receiver<Option<Outcome<T>>>>>>,
+    running: Arc<Mutex<HashMap<String, Pending<T>>>>,
 }
+
+/// A call under way, seen from those who wait for it.
+type Pending<T> = watch::Receiver<Option<Outcome<T>>>;
 
 type Outcome<T> = std::result::Result<T, Arc<Error>>;
 
 impl<T> Default for Calls<T> {
     fn default() -> Self {
-        Self { running: Arc::default() }
+        Self {
+            running: Arc::default(),
+        }
     }
 }
 
@@ -47,7 +52,10 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
                     let key = key.to_owned();
                     tokio::spawn(async move {
                         let outcome = work.await.map_err(Arc::new);
-                        running.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                        running
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .remove(&key);
                         sender.send_replace(Some(outcome));
                     });
                     receiver
@@ -68,8 +76,12 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
 
     /// Waits until no call runs under `key`.
     pub async fn settled(&self, key: &str) {
-        let receiver =
-            self.running.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let receiver = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned();
         if let Some(mut receiver) = receiver {
             // An error means that the call is gone, which is as good.
             let _ = receiver.wait_for(Option::is_some).await;
@@ -78,7 +90,10 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
 
     /// Whether nothing runs at all.
     pub fn is_idle(&self) -> bool {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 }
 

@@ -39,16 +39,23 @@ pub fn delete(flags: &Flags) -> Result<()> {
     remove_socket(flags, &bundle)?;
 
     // The status that the shim saw, if it lived to see it.
-    let exit = record.exit.unwrap_or(Exit { code: 128 + 9, at: SystemTime::now() });
+    let exit = record.exit.unwrap_or(Exit {
+        code: 128 + 9,
+        at: SystemTime::now(),
+    });
     let response = DeleteResponse {
-        pid: record.pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default(),
+        pid: record
+            .pid
+            .and_then(|pid| u32::try_from(pid).ok())
+            .unwrap_or_default(),
         exit_status: exit.code,
         exited_at: wire::exited_at(Some(exit)),
         ..DeleteResponse::default()
     };
-    let bytes = response
-        .write_to_bytes()
-        .map_err(|source| Error::Message { what: "encode the answer".into(), source })?;
+    let bytes = response.write_to_bytes().map_err(|source| Error::Message {
+        what: "encode the answer".into(),
+        source,
+    })?;
     let mut stdout = std::io::stdout().lock();
     stdout
         .write_all(&bytes)
@@ -122,7 +129,9 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
 fn left_options(bundle: &Path) -> Option<Config> {
     let bytes = std::fs::read(bundle.join(OPTIONS_FILE)).ok()?;
     let any = Any::parse_from_bytes(&bytes).ok()?;
-    Options::parse(Some(&any)).ok().map(|options| options.config)
+    Options::parse(Some(&any))
+        .ok()
+        .map(|options| options.config)
 }
 
 /// Where Create leaves the options that it was given, for `delete`.

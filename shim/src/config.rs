@@ -101,7 +101,11 @@ impl Config {
     /// As [`Config::read`].
     pub fn read_default() -> Result<Self> {
         let path = Path::new(DEFAULT_FILE);
-        if path.exists() { Self::read(path) } else { Ok(Self::default()) }
+        if path.exists() {
+            Self::read(path)
+        } else {
+            Ok(Self::default())
+        }
     }
 
     /// Time between two metrics events; `None` if they are off.
@@ -159,7 +163,10 @@ mod tests {
             ("[", "line"),
         ] {
             let error = Config::parse(text, "/x.toml").unwrap_err().to_string();
-            assert!(error.contains(part) && error.contains("/x.toml"), "{text}: {error}");
+            assert!(
+                error.contains(part) && error.contains("/x.toml"),
+                "{text}: {error}"
+            );
         }
     }
 }

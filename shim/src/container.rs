@@ -72,9 +72,10 @@ impl Container {
     /// # Errors
     /// [`Error::NotFound`].
     pub fn exec(&self, id: &str) -> Result<Arc<Exec>> {
-        self.execs().get(id).cloned().ok_or_else(|| {
-            Error::NotFound(format!("exec {id} of task {} does not exist", self.id))
-        })
+        self.execs()
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::NotFound(format!("exec {id} of task {} does not exist", self.id)))
     }
 
     /// Adds an exec.
@@ -104,7 +105,10 @@ impl Container {
         self.execs()
             .values()
             .filter(|exec| {
-                matches!(exec.life.state(), State::Starting | State::Running | State::Paused)
+                matches!(
+                    exec.life.state(),
+                    State::Starting | State::Running | State::Paused
+                )
             })
             .cloned()
             .collect()
@@ -125,11 +129,15 @@ impl Container {
                 // It may be gone already, or the whole sandbox.
                 let _ = tokio::time::timeout_at(
                     deadline,
-                    self.sandbox.signal(&self.id, target, Signal::SIGKILL as i32),
+                    self.sandbox
+                        .signal(&self.id, target, Signal::SIGKILL as i32),
                 )
                 .await;
             }
-            if tokio::time::timeout_at(deadline, exec.life.wait()).await.is_err() {
+            if tokio::time::timeout_at(deadline, exec.life.wait())
+                .await
+                .is_err()
+            {
                 log::warn!("exec {} of {} gave no exit status", exec.id, self.id);
             }
         }
@@ -142,8 +150,9 @@ impl Container {
         let (sandbox, id) = (Arc::clone(&self.sandbox), self.id.clone());
         tokio::spawn(async move {
             while let Some(signal) = receiver.recv().await {
-                let sent =
-                    sandbox.signal(&id, Target::Foreground(leader), signal as i32).await;
+                let sent = sandbox
+                    .signal(&id, Target::Foreground(leader), signal as i32)
+                    .await;
                 if let Err(error) = sent {
                     log::debug!("{signal} for the terminal of {id}: {error}");
                 }
@@ -157,7 +166,11 @@ impl Container {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         record.exit = Some(exit);
         if let Err(error) = record.write(&self.state_directory) {
-            log::warn!("the exit status of {} is not on disk: {}", self.id, crate::error::chain(&error));
+            log::warn!(
+                "the exit status of {} is not on disk: {}",
+                self.id,
+                crate::error::chain(&error)
+            );
         }
     }
 

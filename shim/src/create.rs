@@ -33,11 +33,7 @@ pub const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Whatever stands in the way; then nothing is left.
-pub async fn create(
-    pod: &Pod,
-    request: &CreateTaskRequest,
-    options: Options,
-) -> Result<Container> {
+pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) -> Result<Container> {
     let bundle = PathBuf::from(&request.bundle);
     if !bundle.is_absolute() {
         return Err(Error::InvalidArgument(format!(
@@ -68,17 +64,31 @@ pub async fn create(
     let state_directory = options.config.state_directory(pod.namespace());
     if let Some(any) = request.options.as_ref() {
         let path = record.bundle.join(cleanup::OPTIONS_FILE);
-        let bytes = any
-            .write_to_bytes()
-            .map_err(|source| Error::Message { what: "encode the options".into(), source })?;
+        let bytes = any.write_to_bytes().map_err(|source| Error::Message {
+            what: "encode the options".into(),
+            source,
+        })?;
         std::fs::write(&path, bytes).map_err(Error::file("write", path))?;
     }
     record.write(&state_directory)?;
-    let mut making = Making { pod, request, options, spec, role, record, state_directory };
+    let mut making = Making {
+        pod,
+        request,
+        options,
+        spec,
+        role,
+        record,
+        state_directory,
+    };
     match making.all(placement).await {
         Ok(container) => Ok(container),
         Err(error) => {
-            let Making { record, options, state_directory, .. } = making;
+            let Making {
+                record,
+                options,
+                state_directory,
+                ..
+            } = making;
             if let Err(left) = cleanup::demolish(&record, &options.config, &state_directory).await {
                 log::error!("after a failed create: {}", crate::error::chain(&left));
             }
@@ -127,8 +137,9 @@ impl Making<'_> {
         let (streams, ends) = Streams::open(&paths, &owner).await?;
         let sandbox = self.sandbox(&placement)?;
         let stdio = into_stdio(ends, None);
-        let created =
-            sandbox.create(&self.request.id, &self.record.bundle, &spec, stdio).await;
+        let created = sandbox
+            .create(&self.request.id, &self.record.bundle, &spec, stdio)
+            .await;
         let created = match created {
             Ok(created) => created,
             Err(error) => {
@@ -213,7 +224,11 @@ pub async fn dismantle(container: &Container) -> Result<()> {
         streams.close(Duration::ZERO).await;
     }
     container.sandbox.delete(&container.id).await?;
-    let record = container.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let record = container
+        .record
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     cleanup::demolish(&record, &container.config, &container.state_directory).await
 }
 

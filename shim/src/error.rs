@@ -111,13 +111,20 @@ impl Error {
         path: P,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File { action, path, source }
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
     }
 
     /// A failed system call, as a closure for `map_err`.
     pub fn system<E: Into<std::io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         let action = action.into();
-        move |source| Self::System { action, source: source.into() }
+        move |source| Self::System {
+            action,
+            source: source.into(),
+        }
     }
 
     /// The gRPC code that containerd reads; everything that is not the
@@ -147,7 +154,10 @@ impl Error {
 
     /// The same error for a second caller of the same work.
     pub fn shared(&self) -> Self {
-        Self::Shared { message: chain(self), code: self.code() }
+        Self::Shared {
+            message: chain(self),
+            code: self.code(),
+        }
     }
 }
 
@@ -203,7 +213,10 @@ mod tests {
             path: "/x/config.json".into(),
             source: std::io::Error::from_raw_os_error(2),
         };
-        assert_eq!(chain(&error), "read /x/config.json: No such file or directory (os error 2)");
+        assert_eq!(
+            chain(&error),
+            "read /x/config.json: No such file or directory (os error 2)"
+        );
     }
 
     #[test]

@@ -135,7 +135,10 @@ impl Events {
         let mut queue = self.queue();
         if event.may_be_dropped() {
             if queue.droppable >= MOST_DROPPABLE {
-                let oldest = queue.waiting.iter().position(|(_, event)| event.may_be_dropped());
+                let oldest = queue
+                    .waiting
+                    .iter()
+                    .position(|(_, event)| event.may_be_dropped());
                 if let Some(oldest) = oldest {
                     queue.waiting.remove(oldest);
                     queue.droppable -= 1;
@@ -167,16 +170,25 @@ impl Events {
     }
 
     fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The oldest lifecycle event, else the oldest of the metrics: those give
     /// way.
     fn next(&self) -> Option<(usize, SystemTime, Event)> {
         let queue = self.queue();
-        let index =
-            queue.waiting.iter().position(|(_, event)| !event.may_be_dropped()).unwrap_or(0);
-        queue.waiting.get(index).map(|(at, event)| (index, *at, event.clone()))
+        let index = queue
+            .waiting
+            .iter()
+            .position(|(_, event)| !event.may_be_dropped())
+            .unwrap_or(0);
+        queue
+            .waiting
+            .get(index)
+            .map(|(at, event)| (index, *at, event.clone()))
     }
 
     async fn run(&self) {
@@ -213,8 +225,10 @@ impl Events {
         if event.may_be_dropped() {
             queue.waiting.remove(index);
             queue.droppable = queue.droppable.saturating_sub(1);
-        } else if let Some(first) =
-            queue.waiting.iter().position(|(_, event)| !event.may_be_dropped())
+        } else if let Some(first) = queue
+            .waiting
+            .iter()
+            .position(|(_, event)| !event.may_be_dropped())
         {
             queue.waiting.remove(first);
         }
@@ -228,10 +242,18 @@ impl Events {
         at: SystemTime,
         event: &Event,
     ) -> Result<(), Failure> {
-        let Some(address) = &self.shared.address else { return Ok(()) };
+        let Some(address) = &self.shared.address else {
+            return Ok(());
+        };
         let (topic, type_name) = event.names();
-        let value = event.encode().map_err(|error| Failure::Refused(chain(&error)))?;
-        let any = Any { type_url: type_name.into(), value, ..Any::default() };
+        let value = event
+            .encode()
+            .map_err(|error| Failure::Refused(chain(&error)))?;
+        let any = Any {
+            type_url: type_name.into(),
+            value,
+            ..Any::default()
+        };
         let envelope = Envelope {
             timestamp: MessageField::some(Timestamp::from(at)),
             namespace: self.shared.namespace.clone(),
@@ -239,8 +261,10 @@ impl Events {
             event: MessageField::some(any),
             ..Envelope::default()
         };
-        let request =
-            ForwardRequest { envelope: MessageField::some(envelope), ..ForwardRequest::default() };
+        let request = ForwardRequest {
+            envelope: MessageField::some(envelope),
+            ..ForwardRequest::default()
+        };
         let client = match connection {
             Some(client) => client,
             None => {
@@ -288,7 +312,12 @@ mod tests {
     use super::*;
 
     fn queue_of(events: &Events) -> Vec<&'static str> {
-        events.queue().waiting.iter().map(|(_, event)| event.names().0).collect()
+        events
+            .queue()
+            .waiting
+            .iter()
+            .map(|(_, event)| event.names().0)
+            .collect()
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -304,7 +333,11 @@ mod tests {
         assert_eq!(events.queue().dropped, 1);
         let (_, _, next) = events.next().unwrap();
         assert_eq!(next.names().0, "/tasks/exit");
-        let first = events.queue().waiting.front().map(|(_, event)| event.clone());
+        let first = events
+            .queue()
+            .waiting
+            .front()
+            .map(|(_, event)| event.clone());
         assert!(matches!(first, Some(Event::Metrics(metric)) if metric.id == "1"));
     }
 

@@ -60,7 +60,10 @@ impl Exec {
         let size = *lock(&self.size);
         let stdio = into_stdio(ends, size);
         *lock(&self.streams) = Some(Arc::clone(&streams));
-        let started = container.sandbox.exec(&container.id, &self.process, stdio).await;
+        let started = container
+            .sandbox
+            .exec(&container.id, &self.process, stdio)
+            .await;
         let exec = match started {
             Ok(exec) => exec,
             Err(error) => {
@@ -83,10 +86,14 @@ impl Exec {
     pub fn target(&self) -> Result<Target> {
         match (self.life.state(), *lock(&self.inner_pid)) {
             (State::Running | State::Paused, Some(pid)) => Ok(Target::Exec(pid)),
-            (State::Stopped(_), _) => {
-                Err(Error::NotFound(format!("exec {} has ended already", self.id)))
-            }
-            _ => Err(Error::FailedPrecondition(format!("exec {} does not run yet", self.id))),
+            (State::Stopped(_), _) => Err(Error::NotFound(format!(
+                "exec {} has ended already",
+                self.id
+            ))),
+            _ => Err(Error::FailedPrecondition(format!(
+                "exec {} does not run yet",
+                self.id
+            ))),
         }
     }
 
@@ -111,7 +118,10 @@ impl Exec {
         }
         match self.streams() {
             Some(streams) => streams.resize(width, height),
-            None => Err(Error::FailedPrecondition(format!("exec {} has no terminal", self.id))),
+            None => Err(Error::FailedPrecondition(format!(
+                "exec {} has no terminal",
+                self.id
+            ))),
         }
     }
 }
@@ -119,7 +129,15 @@ impl Exec {
 /// The sandbox's side of streams, in the sandbox's words.
 pub fn into_stdio(ends: Ends, size: Option<(u16, u16)>) -> sandbox::Stdio {
     match ends {
-        Ends::Pipes { stdin, stdout, stderr } => sandbox::Stdio::Piped { stdin, stdout, stderr },
+        Ends::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        } => sandbox::Stdio::Piped {
+            stdin,
+            stdout,
+            stderr,
+        },
         Ends::Terminal => {
             let (width, height) = size.unwrap_or_default();
             sandbox::Stdio::Terminal { width, height }

@@ -22,7 +22,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn print_info() -> Result<()> {
     let bytes = runtime_info()
         .write_to_bytes()
-        .map_err(|source| Error::Message { what: "encode RuntimeInfo".into(), source })?;
+        .map_err(|source| Error::Message {
+            what: "encode RuntimeInfo".into(),
+            source,
+        })?;
     write(&bytes)
 }
 
@@ -37,7 +40,10 @@ pub fn print_version() -> Result<()> {
 fn runtime_info() -> RuntimeInfo {
     let mut info = RuntimeInfo::new();
     info.name = RUNTIME.into();
-    let version = RuntimeVersion { version: VERSION.into(), ..RuntimeVersion::default() };
+    let version = RuntimeVersion {
+        version: VERSION.into(),
+        ..RuntimeVersion::default()
+    };
     info.version = MessageField::some(version);
     // The OCI features document (runtime-spec features.md): what gVisor does
     // with a spec. containerd reads mountOptions before it uses recursive
@@ -83,6 +89,11 @@ mod tests {
         let info = RuntimeInfo::parse_from_bytes(&bytes).unwrap();
         assert_eq!(info.name, RUNTIME);
         let features: serde_json::Value = serde_json::from_slice(&info.features.value).unwrap();
-        assert!(features["mountOptions"].as_array().unwrap().contains(&"rbind".into()));
+        assert!(
+            features["mountOptions"]
+                .as_array()
+                .unwrap()
+                .contains(&"rbind".into())
+        );
     }
 }

@@ -17,10 +17,18 @@ use log::{LevelFilter, Log, Metadata, Record};
 pub fn install(bundle: &Path, id: &str, debug: bool) {
     let path = bundle.join("log");
     let fifo = Mutex::new(open(&path));
-    let logger = Box::new(Logger { path, id: id.to_owned(), fifo });
+    let logger = Box::new(Logger {
+        path,
+        id: id.to_owned(),
+        fifo,
+    });
     // Only fails when a logger is installed already, which is then used.
     if log::set_boxed_logger(logger).is_ok() {
-        log::set_max_level(if debug { LevelFilter::Debug } else { LevelFilter::Info });
+        log::set_max_level(if debug {
+            LevelFilter::Debug
+        } else {
+            LevelFilter::Info
+        });
     }
 }
 
@@ -46,7 +54,9 @@ impl Log for Logger {
             record.args().to_string(),
             self.id,
         );
-        let Ok(mut fifo) = self.fifo.lock() else { return };
+        let Ok(mut fifo) = self.fifo.lock() else {
+            return;
+        };
         let written = fifo.as_mut().map(|fifo| fifo.write_all(line.as_bytes()));
         // Without a reader (EPIPE, or none yet) containerd may be restarting:
         // look again, and drop the line if there is still nobody.
@@ -69,5 +79,9 @@ impl Log for Logger {
 /// `None` when nobody reads: a fifo opened for writing without blocking
 /// refuses then.
 fn open(path: &Path) -> Option<File> {
-    std::fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(path).ok()
+    std::fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)
+        .ok()
 }

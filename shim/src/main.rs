@@ -4,7 +4,10 @@
 //! `serve` (the daemon), `task` (its service), `pod`, `container`, `cleanup`
 //! (`delete`).
 
-#![allow(unreachable_pub, reason = "a program has no outside: pub here means seen by other modules")]
+#![allow(
+    unreachable_pub,
+    reason = "a program has no outside: pub here means seen by other modules"
+)]
 
 mod args;
 mod bootstrap;

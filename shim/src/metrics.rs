@@ -29,7 +29,11 @@ pub async fn of(container: &Container) -> Result<Any> {
     if !container.life.state().has_ended() {
         refresh(container).await?;
     }
-    let last = container.last_stats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let last = container
+        .last_stats
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     last.ok_or_else(|| {
         Error::NotFound(format!("there are no figures of task {} yet", container.id))
     })
@@ -67,9 +71,18 @@ const SHARE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Puts a container's share where its own, empty cgroup has zeros.
 fn share(stats: &mut Stats, container: &Container, usage: &sandbox::Usage) {
-    let known = usage.cpu_of_each.get(&container.id).map_or(0, |nanos| nanos.0);
-    let cpu = container.cpu.fetch_max(known, std::sync::atomic::Ordering::Relaxed).max(known);
-    stats.cpu = cgroups::stats::CpuStats { usage: Some(cgroups::Nanos(cpu)), ..Default::default() };
+    let known = usage
+        .cpu_of_each
+        .get(&container.id)
+        .map_or(0, |nanos| nanos.0);
+    let cpu = container
+        .cpu
+        .fetch_max(known, std::sync::atomic::Ordering::Relaxed)
+        .max(known);
+    stats.cpu = cgroups::stats::CpuStats {
+        usage: Some(cgroups::Nanos(cpu)),
+        ..Default::default()
+    };
     stats.pids.current = usage.pids;
     let limit = stats.memory.memory.limit;
     let usage = usage.memory.map(|bytes| cgroups::Bytes(bytes.0));
@@ -80,27 +93,40 @@ fn share(stats: &mut Stats, container: &Container, usage: &sandbox::Usage) {
 
 fn keep(container: &Container, stats: &Stats, network: &[Interface]) -> Result<()> {
     let any = pack(container.placement.cgroup(), stats, network)?;
-    *container.last_stats.lock().unwrap_or_else(PoisonError::into_inner) = Some(any);
+    *container
+        .last_stats
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(any);
     Ok(())
 }
 
 /// Without the sandbox's word only the limits are known; older figures are
 /// better than that.
 fn keep_if_none(container: &Container, stats: &Stats) -> Result<()> {
-    let none = container.last_stats.lock().unwrap_or_else(PoisonError::into_inner).is_none();
-    if none { keep(container, stats, &[]) } else { Ok(()) }
+    let none = container
+        .last_stats
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_none();
+    if none {
+        keep(container, stats, &[])
+    } else {
+        Ok(())
+    }
 }
 
 /// Packs figures in the message of the host's mode: containerd refuses the
 /// other one.
 fn pack(cgroup: &Cgroup, stats: &Stats, network: &[Interface]) -> Result<Any> {
     match cgroup {
-        Cgroup::V1(_) => {
-            wire::pack("io.containerd.cgroups.v1.Metrics", &v1::metrics(stats, network))
-        }
-        Cgroup::V2(_) => {
-            wire::pack("io.containerd.cgroups.v2.Metrics", &v2::metrics(stats, network))
-        }
+        Cgroup::V1(_) => wire::pack(
+            "io.containerd.cgroups.v1.Metrics",
+            &v1::metrics(stats, network),
+        ),
+        Cgroup::V2(_) => wire::pack(
+            "io.containerd.cgroups.v2.Metrics",
+            &v2::metrics(stats, network),
+        ),
     }
 }
 

@@ -28,17 +28,23 @@ impl Options {
     /// An unknown type, a message that does not decode, a faulty configuration.
     pub fn parse(any: Option<&Any>) -> Result<Self> {
         let Some(any) = any.filter(|any| !any.type_url.is_empty()) else {
-            return Ok(Self { config: Config::read_default()?, io_owner: (0, 0) });
+            return Ok(Self {
+                config: Config::read_default()?,
+                io_owner: (0, 0),
+            });
         };
         match type_name(any) {
             "runtimeoptions.v1.Options" => {
                 let options = runtimeoptions::Options::parse_from_bytes(&any.value)
                     .map_err(undecodable(any))?;
-                Ok(Self { config: from_runtime_options(&options)?, io_owner: (0, 0) })
+                Ok(Self {
+                    config: from_runtime_options(&options)?,
+                    io_owner: (0, 0),
+                })
             }
             "runc.v1.Options" | "containerd.runc.v1.Options" => {
-                let options =
-                    protos::runc::Options::parse_from_bytes(&any.value).map_err(undecodable(any))?;
+                let options = protos::runc::Options::parse_from_bytes(&any.value)
+                    .map_err(undecodable(any))?;
                 let mut config = Config::read_default()?;
                 if !options.binary_name.is_empty() {
                     config.runsc = options.binary_name.into();
@@ -46,7 +52,10 @@ impl Options {
                 if !options.root.is_empty() {
                     config.root = options.root.into();
                 }
-                Ok(Self { config, io_owner: (options.io_uid, options.io_gid) })
+                Ok(Self {
+                    config,
+                    io_owner: (options.io_uid, options.io_gid),
+                })
             }
             other => Err(Error::InvalidArgument(format!(
                 "runtime options of type {other:?} are not understood: use runtimeoptions.v1.Options or runc.v1.Options"
@@ -57,7 +66,10 @@ impl Options {
 
 /// The cgroup that runc's options name for the shim itself.
 pub fn shim_cgroup(any: &Any) -> Option<String> {
-    if !matches!(type_name(any), "runc.v1.Options" | "containerd.runc.v1.Options") {
+    if !matches!(
+        type_name(any),
+        "runc.v1.Options" | "containerd.runc.v1.Options"
+    ) {
         return None;
     }
     let options = protos::runc::Options::parse_from_bytes(&any.value).ok()?;
@@ -97,7 +109,11 @@ mod tests {
     use super::*;
 
     fn any(name: &str, message: &impl protobuf::Message) -> Any {
-        Any { type_url: name.into(), value: message.write_to_bytes().unwrap(), ..Any::default() }
+        Any {
+            type_url: name.into(),
+            value: message.write_to_bytes().unwrap(),
+            ..Any::default()
+        }
     }
 
     #[test]
@@ -123,7 +139,10 @@ mod tests {
         options.binary_name = "/opt/runsc".into();
         options.io_uid = 7;
         options.shim_cgroup = "/shims".into();
-        for name in ["containerd.runc.v1.Options", "type.googleapis.com/runc.v1.Options"] {
+        for name in [
+            "containerd.runc.v1.Options",
+            "type.googleapis.com/runc.v1.Options",
+        ] {
             let any = any(name, &options);
             let parsed = Options::parse(Some(&any)).unwrap();
             assert_eq!(parsed.config.runsc, Path::new("/opt/runsc"));
@@ -135,9 +154,17 @@ mod tests {
     #[test]
     fn unknown_types_and_broken_messages_are_refused() {
         for (name, value) in [("x.Options", vec![]), ("runc.v1.Options", vec![0xff])] {
-            let any = Any { type_url: name.into(), value, ..Any::default() };
+            let any = Any {
+                type_url: name.into(),
+                value,
+                ..Any::default()
+            };
             let error = Options::parse(Some(&any)).unwrap_err();
-            assert_eq!(error.code(), protos::ttrpc::Code::INVALID_ARGUMENT, "{name}");
+            assert_eq!(
+                error.code(),
+                protos::ttrpc::Code::INVALID_ARGUMENT,
+                "{name}"
+            );
         }
     }
 }

@@ -78,7 +78,11 @@ impl Placement {
     /// The shim's own binary cannot be found.
     pub fn launcher(&self) -> Result<Launcher> {
         let exe = std::env::current_exe().map_err(Error::system("find the shim's own binary"))?;
-        Ok(Launcher { exe, join: self.cgroup.directories(), mode: Join::Enter })
+        Ok(Launcher {
+            exe,
+            join: self.cgroup.directories(),
+            mode: Join::Enter,
+        })
     }
 
     /// Writes other limits.
@@ -124,7 +128,6 @@ pub fn move_shim(pid: u32, path: &str) -> Result<()> {
     }
     Ok(())
 }
-
 
 fn resources(resources: Option<&LinuxResources>) -> Result<Resources> {
     Ok(match resources {

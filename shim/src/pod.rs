@@ -94,18 +94,24 @@ impl Pod {
         check_identifier("task id", &request.id)?;
         let pod = Arc::clone(self);
         let id = request.id.clone();
-        self.creating.join(&id, async move { pod.create_now(request).await }).await
+        self.creating
+            .join(&id, async move { pod.create_now(request).await })
+            .await
     }
 
     async fn create_now(self: Arc<Self>, request: CreateTaskRequest) -> Result<u32> {
         self.touch();
         if self.containers().contains_key(&request.id) {
-            return Err(Error::AlreadyExists(format!("task {} exists already", request.id)));
+            return Err(Error::AlreadyExists(format!(
+                "task {} exists already",
+                request.id
+            )));
         }
         let options = Options::parse(request.options.as_ref())?;
         let container = Arc::new(create::create(&self, &request, options).await?);
         let pid = wire::pid(container.pid);
-        self.containers().insert(request.id.clone(), Arc::clone(&container));
+        self.containers()
+            .insert(request.id.clone(), Arc::clone(&container));
         self.events.publish(Event::Create(TaskCreate {
             container_id: request.id,
             bundle: request.bundle,
@@ -138,7 +144,9 @@ impl Pod {
         }
         let exec = container.exec(exec_id)?;
         let key = format!("{id}/{exec_id}");
-        self.starting.join(&key, pod.start_exec(container, exec)).await
+        self.starting
+            .join(&key, pod.start_exec(container, exec))
+            .await
     }
 
     async fn start_container(self: Arc<Self>, container: Arc<Container>) -> Result<u32> {
@@ -212,7 +220,10 @@ impl Pod {
     /// Waits for the end of a container's first process and tells everybody.
     async fn watch(self: Arc<Self>, container: Arc<Container>) {
         let exit = match container.sandbox.wait(&container.id).await {
-            Ok(exit) => Exit { code: exit.code, at: exit.at },
+            Ok(exit) => Exit {
+                code: exit.code,
+                at: exit.at,
+            },
             Err(error) => {
                 log::error!("the end of {} is unknown: {error}", container.id);
                 Exit::by_signal(Signal::SIGKILL as u32)
@@ -236,7 +247,10 @@ impl Pod {
     async fn watch_exec(self: Arc<Self>, container: Arc<Container>, exec: Arc<Exec>) {
         let Some(pid) = exec.inner_pid() else { return };
         let exit = match container.sandbox.wait_exec(&container.id, pid).await {
-            Ok(exit) => Exit { code: exit.code, at: exit.at },
+            Ok(exit) => Exit {
+                code: exit.code,
+                at: exit.at,
+            },
             Err(error) => {
                 log::error!("the end of exec {} is unknown: {error}", exec.id);
                 Exit::by_signal(Signal::SIGKILL as u32)
@@ -301,15 +315,25 @@ impl Pod {
         signal: u32,
         all: bool,
     ) -> Result<()> {
-        let signal = i32::try_from(signal).ok().filter(|signal| (0..=64).contains(signal));
+        let signal = i32::try_from(signal)
+            .ok()
+            .filter(|signal| (0..=64).contains(signal));
         let Some(signal) = signal else {
-            return Err(Error::InvalidArgument("the signal is not one of 0 to 64".into()));
+            return Err(Error::InvalidArgument(
+                "the signal is not one of 0 to 64".into(),
+            ));
         };
         let container = self.container(id)?;
-        let exec = if exec_id.is_empty() { None } else { Some(container.exec(exec_id)?) };
+        let exec = if exec_id.is_empty() {
+            None
+        } else {
+            Some(container.exec(exec_id)?)
+        };
         let key = format!("{id}/{exec_id}/{signal}/{all}");
         let pod = Arc::clone(self);
-        self.killing.join(&key, pod.kill_now(container, exec, signal, all)).await
+        self.killing
+            .join(&key, pod.kill_now(container, exec, signal, all))
+            .await
     }
 
     async fn kill_now(
@@ -322,13 +346,22 @@ impl Pod {
         if let Some(exec) = exec {
             exec.life.settled().await;
             let target = exec.target()?;
-            return Ok(container.sandbox.signal(&container.id, target, signal).await?);
+            return Ok(container
+                .sandbox
+                .signal(&container.id, target, signal)
+                .await?);
         }
         if container.life.settled().await.has_ended() {
-            return Err(Error::NotFound(format!("task {} has ended already", container.id)));
+            return Err(Error::NotFound(format!(
+                "task {} has ended already",
+                container.id
+            )));
         }
         let target = if all { Target::All } else { Target::Init };
-        Ok(container.sandbox.signal(&container.id, target, signal).await?)
+        Ok(container
+            .sandbox
+            .signal(&container.id, target, signal)
+            .await?)
     }
 
     /// Delete: of an exec, or of the container with all that is left of it.
@@ -341,7 +374,10 @@ impl Pod {
         let container = self.container(id)?;
         let pod = Arc::clone(self);
         if exec_id.is_empty() {
-            return self.deleting.join(id, pod.delete_container(container)).await;
+            return self
+                .deleting
+                .join(id, pod.delete_container(container))
+                .await;
         }
         let exec = container.exec(exec_id)?;
         let key = format!("{id}/{exec_id}");
@@ -353,7 +389,10 @@ impl Pod {
             State::Stopped(_) => {}
             State::Created => {
                 let kill = Signal::SIGKILL as i32;
-                container.sandbox.signal(&container.id, Target::Init, kill).await?;
+                container
+                    .sandbox
+                    .signal(&container.id, Target::Init, kill)
+                    .await?;
             }
             State::Starting | State::Running | State::Paused => {
                 return Err(Error::FailedPrecondition(format!(
@@ -429,7 +468,9 @@ impl Pod {
     pub async fn resume(&self, id: &str) -> Result<()> {
         let container = self.container(id)?;
         if container.life.state() != State::Paused {
-            return Err(Error::FailedPrecondition(format!("task {id} is not paused")));
+            return Err(Error::FailedPrecondition(format!(
+                "task {id} is not paused"
+            )));
         }
         container.sandbox.resume().await?;
         container.life.become_state(State::Running)?;
@@ -473,7 +514,10 @@ impl Pod {
     pub async fn checkpoint(&self, id: &str, path: &str, options: Option<&Any>) -> Result<()> {
         let container = self.container(id)?;
         let exit = options.is_some_and(crate::options::checkpoint_exits);
-        container.sandbox.checkpoint(id, Path::new(path), exit).await?;
+        container
+            .sandbox
+            .checkpoint(id, Path::new(path), exit)
+            .await?;
         self.events.publish(Event::Checkpointed(TaskCheckpointed {
             container_id: id.to_owned(),
             checkpoint: path.to_owned(),
@@ -513,7 +557,9 @@ impl Pod {
     }
 
     fn containers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Container>>> {
-        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.containers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -521,7 +567,10 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
     let exit = match exec.life.settled().await {
         State::Stopped(exit) => exit,
         // Never started: nothing has run.
-        State::Created => Exit { code: 0, at: std::time::SystemTime::now() },
+        State::Created => Exit {
+            code: 0,
+            at: std::time::SystemTime::now(),
+        },
         State::Starting | State::Running | State::Paused => {
             return Err(Error::FailedPrecondition(format!(
                 "exec {} runs and cannot be deleted: kill it first",
@@ -532,7 +581,11 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
     if let Some(streams) = exec.streams() {
         streams.close(create::DRAIN_PATIENCE).await;
     }
-    container.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec.id);
+    container
+        .execs
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&exec.id);
     Ok((wire::pid(container.pid), exit))
 }
 

@@ -19,7 +19,10 @@ pub struct Exit {
 impl Exit {
     /// What a process reports that was killed by `signal`.
     pub fn by_signal(signal: u32) -> Self {
-        Self { code: 128 + signal, at: SystemTime::now() }
+        Self {
+            code: 128 + signal,
+            at: SystemTime::now(),
+        }
     }
 }
 
@@ -79,7 +82,10 @@ pub struct Life {
 impl Life {
     /// A process that is prepared; `name` appears in errors.
     pub fn new(name: String) -> Self {
-        Self { name, state: watch::Sender::new(State::Created) }
+        Self {
+            name,
+            state: watch::Sender::new(State::Created),
+        }
     }
 
     /// The state now.
@@ -148,9 +154,17 @@ impl Life {
 mod tests {
     use super::*;
 
-    const END: Exit = Exit { code: 0, at: SystemTime::UNIX_EPOCH };
-    const ALL: [State; 5] =
-        [State::Created, State::Starting, State::Running, State::Paused, State::Stopped(END)];
+    const END: Exit = Exit {
+        code: 0,
+        at: SystemTime::UNIX_EPOCH,
+    };
+    const ALL: [State; 5] = [
+        State::Created,
+        State::Starting,
+        State::Running,
+        State::Paused,
+        State::Stopped(END),
+    ];
 
     #[test]
     fn every_pair_of_states() {
@@ -169,7 +183,11 @@ mod tests {
                 let life = Life::new("task a".into());
                 life.state.send_replace(from);
                 let moved = life.become_state(to);
-                assert_eq!(moved.is_ok(), legal.contains(&(from, to)), "{from:?} to {to:?}");
+                assert_eq!(
+                    moved.is_ok(),
+                    legal.contains(&(from, to)),
+                    "{from:?} to {to:?}"
+                );
                 let now = if moved.is_ok() { to } else { from };
                 assert_eq!(life.state(), now);
             }

@@ -23,13 +23,21 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// [`Error::InvalidArgument`] in runc's words, which Docker and the kubelet
 /// recognise.
 pub fn check(spec: &Spec, root: &Path) -> Result<()> {
-    let Some(process) = spec.process() else { return Ok(()) };
+    let Some(process) = spec.process() else {
+        return Ok(());
+    };
     let Some(program) = process.args().as_ref().and_then(|args| args.first()) else {
         return Ok(());
     };
-    let Ok(root_directory) = std::fs::File::open(root) else { return Ok(()) };
-    let mounts: Vec<&PathBuf> =
-        spec.mounts().iter().flatten().map(|mount| mount.destination()).collect();
+    let Ok(root_directory) = std::fs::File::open(root) else {
+        return Ok(());
+    };
+    let mounts: Vec<&PathBuf> = spec
+        .mounts()
+        .iter()
+        .flatten()
+        .map(|mount| mount.destination())
+        .collect();
     let found = |path: &Path| -> Found {
         if mounts.iter().any(|mount| path.starts_with(mount)) {
             return Found::Executable;
@@ -77,10 +85,18 @@ fn look(root: &impl AsFd, path: &Path) -> Found {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let Ok(file) = openat2(root, path, how) else { return Found::Nothing };
-    let Ok(stat) = fstat(&file) else { return Found::Nothing };
+    let Ok(file) = openat2(root, path, how) else {
+        return Found::Nothing;
+    };
+    let Ok(stat) = fstat(&file) else {
+        return Found::Nothing;
+    };
     let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
-    if regular && stat.st_mode & 0o111 != 0 { Found::Executable } else { Found::Other }
+    if regular && stat.st_mode & 0o111 != 0 {
+        Found::Executable
+    } else {
+        Found::Other
+    }
 }
 
 fn refused(program: &str, reason: &str) -> Error {
@@ -107,7 +123,12 @@ mod tests {
         for (args, env, cwd, expected) in [
             ("tool", "PATH=/bin", "/", None),
             ("tool", "X=1", "/", None),
-            ("tool", "PATH=/opt", "/", Some("executable file not found in $PATH")),
+            (
+                "tool",
+                "PATH=/opt",
+                "/",
+                Some("executable file not found in $PATH"),
+            ),
             ("text", "PATH=/opt:/bin", "/", Some("permission denied")),
             ("absolute", "PATH=/opt", "/", None),
             ("/opt/climbing", "", "/", None),
@@ -123,7 +144,9 @@ mod tests {
                 "mounts": [{"destination": "/mounted", "source": "/x", "type": "bind"}],
             }))
             .unwrap();
-            let answer = check(&spec, root.path()).err().map(|error| error.to_string());
+            let answer = check(&spec, root.path())
+                .err()
+                .map(|error| error.to_string());
             let expected = expected.map(|reason| format!("exec: {args:?}: {reason}"));
             assert_eq!(answer, expected, "{args} {env} {cwd}");
         }

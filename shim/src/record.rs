@@ -47,18 +47,23 @@ impl Record {
     /// # Errors
     /// The system's refusal (a full or read-only /run).
     pub fn write(&self, state_directory: &Path) -> Result<()> {
-        std::fs::create_dir_all(state_directory)
-            .map_err(Error::file("create", state_directory))?;
+        std::fs::create_dir_all(state_directory).map_err(Error::file("create", state_directory))?;
         let path = Self::path(state_directory, &self.id);
         let fresh = path.with_extension("new");
-        let text = serde_json::to_vec(self)
-            .map_err(|source| Error::Json { what: format!("encode the record of {}", self.id), source })?;
+        let text = serde_json::to_vec(self).map_err(|source| Error::Json {
+            what: format!("encode the record of {}", self.id),
+            source,
+        })?;
         std::fs::write(&fresh, text)
             .and_then(|()| std::fs::rename(&fresh, &path))
             .map_err(|source| {
                 // It may not even exist.
                 let _ = std::fs::remove_file(&fresh);
-                Error::File { action: "write", path, source }
+                Error::File {
+                    action: "write",
+                    path,
+                    source,
+                }
             })
     }
 
@@ -71,11 +76,20 @@ impl Record {
         let text = match std::fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::File { action: "read", path, source }),
+            Err(source) => {
+                return Err(Error::File {
+                    action: "read",
+                    path,
+                    source,
+                });
+            }
         };
         serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|source| Error::Json { what: format!("parse {}", path.display()), source })
+            .map_err(|source| Error::Json {
+                what: format!("parse {}", path.display()),
+                source,
+            })
     }
 
     /// Removes the record, and the state directory if nothing else is in it.
@@ -86,7 +100,11 @@ impl Record {
         let path = Self::path(state_directory, id);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::File { action: "remove", path, source: error });
+                return Err(Error::File {
+                    action: "remove",
+                    path,
+                    source: error,
+                });
             }
             _ => {}
         }

@@ -65,7 +65,12 @@ fn mount_one(one: &Mount, target: &Path) -> Result<()> {
     };
     let data = options.data.join(",");
     if data.len() < PAGE {
-        let call = Call { one, target: &target, options: &options, data: &data };
+        let call = Call {
+            one,
+            target: &target,
+            options: &options,
+            data: &data,
+        };
         return call.mount().map_err(refused);
     }
     // The kernel takes one page of options. With many layers only their common
@@ -76,7 +81,12 @@ fn mount_one(one: &Mount, target: &Path) -> Result<()> {
     if data.len() >= PAGE {
         return Err(refused(Errno::E2BIG));
     }
-    let call = Call { one, target: &target, options: &options, data: &data };
+    let call = Call {
+        one,
+        target: &target,
+        options: &options,
+        data: &data,
+    };
     std::thread::scope(|scope| {
         // A thread with a current directory of its own; the process keeps its.
         let inside = scope.spawn(|| {
@@ -100,7 +110,12 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn mount(self) -> nix::Result<()> {
-        let Self { one, target, options, data } = self;
+        let Self {
+            one,
+            target,
+            options,
+            data,
+        } = self;
         let flags = options.flags;
         let data = (!data.is_empty()).then_some(data);
         mount(
@@ -147,7 +162,10 @@ impl Options {
     /// Sorts options into flags and what the file system itself understands
     /// (containerd core/mount).
     fn parse(words: &[String]) -> Self {
-        let mut options = Self { flags: MsFlags::empty(), data: Vec::new() };
+        let mut options = Self {
+            flags: MsFlags::empty(),
+            data: Vec::new(),
+        };
         for word in words {
             let (clear, flag) = match word.as_str() {
                 "async" => (true, MsFlags::MS_SYNCHRONOUS),
@@ -197,7 +215,10 @@ fn relative_to_common_directory(data: &[String]) -> Option<(PathBuf, String)> {
     let keys = ["lowerdir=", "upperdir=", "workdir="];
     let paths = |option: &str| -> Option<(&'static str, Vec<PathBuf>)> {
         let key = keys.into_iter().find(|key| option.starts_with(key))?;
-        Some((key, option[key.len()..].split(':').map(PathBuf::from).collect()))
+        Some((
+            key,
+            option[key.len()..].split(':').map(PathBuf::from).collect(),
+        ))
     };
     let mut common: Option<PathBuf> = None;
     for (_, paths) in data.iter().filter_map(|option| paths(option)) {
@@ -269,9 +290,17 @@ mod tests {
 
     #[test]
     fn options_become_flags_or_data() {
-        let options = Options::parse(&words("rbind,ro,nosuid,suid,rprivate,lowerdir=/a:/b,index=off"));
+        let options = Options::parse(&words(
+            "rbind,ro,nosuid,suid,rprivate,lowerdir=/a:/b,index=off",
+        ));
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC | MsFlags::MS_RDONLY | MsFlags::MS_PRIVATE;
-        assert_eq!(options, Options { flags, data: words("lowerdir=/a:/b,index=off") });
+        assert_eq!(
+            options,
+            Options {
+                flags,
+                data: words("lowerdir=/a:/b,index=off")
+            }
+        );
     }
 
     #[test]
@@ -281,7 +310,10 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(directory, Path::new("/s"));
-        assert_eq!(data, "index=off,workdir=9/work,upperdir=9/fs,lowerdir=8/fs:7/fs");
+        assert_eq!(
+            data,
+            "index=off,workdir=9/work,upperdir=9/fs,lowerdir=8/fs:7/fs"
+        );
         assert_eq!(relative_to_common_directory(&words("size=1")), None);
     }
 
@@ -297,7 +329,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("rootfs");
         let layers: Vec<PathBuf> = (0..100)
-            .map(|number| directory.path().join(format!("layer-{number}-{}", "x".repeat(60))))
+            .map(|number| {
+                directory
+                    .path()
+                    .join(format!("layer-{number}-{}", "x".repeat(60)))
+            })
             .collect();
         for layer in &layers {
             std::fs::create_dir(layer).unwrap();
@@ -324,10 +360,18 @@ mod tests {
         assert!(!target.join("bottom").exists());
         let refused = std::fs::write(target.join("new"), "").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(nix::libc::EROFS));
-        let wrong = Mount { type_: "nonesuch".into(), source: "none".into(), ..Mount::default() };
+        let wrong = Mount {
+            type_: "nonesuch".into(),
+            source: "none".into(),
+            ..Mount::default()
+        };
         let error = mount_all(&[overlay, wrong], &target).unwrap_err();
         assert!(error.to_string().contains("nonesuch"), "{error}");
-        assert_eq!(std::fs::read_dir(&target).unwrap().count(), 0, "all is taken down");
+        assert_eq!(
+            std::fs::read_dir(&target).unwrap().count(),
+            0,
+            "all is taken down"
+        );
         unmount_all(&target).unwrap();
     }
 }

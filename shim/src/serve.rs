@@ -96,7 +96,9 @@ fn take_listener() -> Result<tokio::net::UnixListener> {
         .map_err(Error::system("take the socket from stdin"))?;
     let null = std::fs::File::open("/dev/null").map_err(Error::file("open", "/dev/null"))?;
     dup2_stdin(null).map_err(Error::system("replace stdin"))?;
-    listener.set_nonblocking(true).map_err(Error::system("use the socket"))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(Error::system("use the socket"))?;
     tokio::net::UnixListener::from_std(listener).map_err(Error::system("use the socket"))
 }
 
@@ -149,7 +151,9 @@ fn server(listener: tokio::net::UnixListener, pod: &Arc<Pod>) -> Result<Server> 
         .map(|service| ("containerd.task.v2.Task".to_owned(), service));
     services.extend(v2);
     services.extend(not_implemented());
-    Ok(Server::new().add_listener(Listener::new(accepted)).register_service(services))
+    Ok(Server::new()
+        .add_listener(Listener::new(accepted))
+        .register_service(services))
 }
 
 /// containerd asks for some services only to see whether they are there, and
@@ -174,7 +178,13 @@ fn not_implemented() -> HashMap<String, Service> {
             (method.to_owned(), handler)
         })
         .collect();
-    HashMap::from([(sandbox.to_owned(), Service { methods, streams: HashMap::new() })])
+    HashMap::from([(
+        sandbox.to_owned(),
+        Service {
+            methods,
+            streams: HashMap::new(),
+        },
+    )])
 }
 
 struct NotImplemented;

@@ -85,9 +85,11 @@ pub fn claim(path: &Path) -> Result<Claim> {
 /// The system's refusal.
 pub fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::File { action: "remove", path: path.into(), source: error })
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::File {
+            action: "remove",
+            path: path.into(),
+            source: error,
+        }),
         _ => Ok(()),
     }
 }
@@ -131,7 +133,11 @@ fn answers(path: &Path) -> bool {
 /// Go's `filepath.Join`: parts joined by slashes, doubled slashes, `.` and
 /// `..` resolved.
 fn clean_join(parts: &[&str]) -> String {
-    let joined = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+    let joined = parts
+        .iter()
+        .filter(|part| !part.is_empty())
+        .copied()
+        .collect::<Vec<_>>();
     let joined = joined.join("/");
     let mut clean: Vec<&str> = Vec::new();
     for part in joined.split('/') {
@@ -154,9 +160,13 @@ mod tests {
     #[test]
     fn the_address_is_the_one_containerd_computes() {
         // sha256("/run/containerd/containerd.sock/default/abc"), by sha256sum.
-        let path =
-            path(Path::new(DEFAULT_DIRECTORY), "/run/containerd/containerd.sock", "default", "abc")
-                .unwrap();
+        let path = path(
+            Path::new(DEFAULT_DIRECTORY),
+            "/run/containerd/containerd.sock",
+            "default",
+            "abc",
+        )
+        .unwrap();
         assert_eq!(
             path.to_str().unwrap(),
             "/run/containerd/s/8cb244a719603fe00870d5ce1d8e1f1db43a654cb993d107df1f1ae23ddffa59"
@@ -165,7 +175,10 @@ mod tests {
 
     #[test]
     fn parts_are_joined_as_go_does() {
-        assert_eq!(clean_join(&["/run//c.sock/", "ns", "id"]), "/run/c.sock/ns/id");
+        assert_eq!(
+            clean_join(&["/run//c.sock/", "ns", "id"]),
+            "/run/c.sock/ns/id"
+        );
         assert_eq!(clean_join(&["", "ns", "id"]), "ns/id");
         assert_eq!(clean_join(&["/a/../b", "./ns", "id"]), "/b/ns/id");
     }
@@ -179,9 +192,14 @@ mod tests {
     fn one_of_two_claims_listens_and_a_dead_socket_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let Claim::Ours(listener) = claim(&path).unwrap() else { panic!("nobody was there") };
+        let Claim::Ours(listener) = claim(&path).unwrap() else {
+            panic!("nobody was there")
+        };
         assert!(matches!(claim(&path).unwrap(), Claim::Taken));
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         remove_dead(&path).unwrap();
         assert!(path.exists(), "a living shim's socket stays");
         drop(listener);

@@ -129,12 +129,18 @@ impl Streams {
             let (err, stderr) = pipe_for(owner)?;
             let program = binary::LogProgram::start(&paths.stdout, owner, out, err).await?;
             streams.log_program = Some(program);
-            let ends = Ends::Pipes { stdin, stdout: Some(stdout), stderr: Some(stderr) };
+            let ends = Ends::Pipes {
+                stdin,
+                stdout: Some(stdout),
+                stderr: Some(stderr),
+            };
             return Ok((Arc::new(streams), ends));
         }
         let mut ends = [None, None];
         for (end, path) in ends.iter_mut().zip([&paths.stdout, &paths.stderr]) {
-            let Some(sink) = Sink::open(path).await? else { continue };
+            let Some(sink) = Sink::open(path).await? else {
+                continue;
+            };
             let (ours, theirs) = pipe_for(owner)?;
             let ours = pipe::Receiver::from_owned_fd(ours)
                 .map_err(Error::system("use the pipe for output"))?;
@@ -143,7 +149,14 @@ impl Streams {
             *end = Some(theirs);
         }
         let [stdout, stderr] = ends;
-        Ok((Arc::new(streams), Ends::Pipes { stdin, stdout, stderr }))
+        Ok((
+            Arc::new(streams),
+            Ends::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            },
+        ))
     }
 
     /// Starts to copy between containerd's fifos and the terminal. Signals that
@@ -152,11 +165,12 @@ impl Streams {
     /// # Errors
     /// The terminal cannot be used.
     pub fn attach(&self, master: OwnedFd, signals: Option<UnboundedSender<Signal>>) -> Result<()> {
-        let terminal =
-            Terminal::new(master, signals).map_err(Error::system("use the terminal"))?;
+        let terminal = Terminal::new(master, signals).map_err(Error::system("use the terminal"))?;
         let terminal = Arc::new(terminal);
         let Some(Waiting { stdin, stdout }) = lock(&self.waiting).take() else {
-            return Err(Error::FailedPrecondition("the process has a terminal already".into()));
+            return Err(Error::FailedPrecondition(
+                "the process has a terminal already".into(),
+            ));
         };
         let output = copy::from_terminal(terminal.clone(), stdout, self.exited.subscribe());
         lock(&self.outputs).push(tokio::spawn(output));
@@ -173,9 +187,13 @@ impl Streams {
     /// The process has no terminal (yet).
     pub fn resize(&self, width: u16, height: u16) -> Result<()> {
         let Some(terminal) = lock(&self.terminal).clone() else {
-            return Err(Error::FailedPrecondition("the process has no terminal to resize".into()));
+            return Err(Error::FailedPrecondition(
+                "the process has no terminal to resize".into(),
+            ));
         };
-        terminal.resize(width, height).map_err(Error::system("resize the terminal"))
+        terminal
+            .resize(width, height)
+            .map_err(Error::system("resize the terminal"))
     }
 
     /// CloseIO: stdin ends once its writers are gone and all is read.
@@ -200,7 +218,10 @@ impl Streams {
         let outputs = std::mem::take(&mut *lock(&self.outputs));
         let deadline = tokio::time::Instant::now() + patience;
         for mut output in outputs {
-            if tokio::time::timeout_at(deadline, &mut output).await.is_err() {
+            if tokio::time::timeout_at(deadline, &mut output)
+                .await
+                .is_err()
+            {
                 output.abort();
             }
         }
@@ -217,8 +238,9 @@ impl Streams {
         if path.is_empty() {
             return Ok(None);
         }
-        let receiver =
-            pipe::OpenOptions::new().open_receiver(path).map_err(Error::file("read from", path))?;
+        let receiver = pipe::OpenOptions::new()
+            .open_receiver(path)
+            .map_err(Error::file("read from", path))?;
         let keeper = sink::open_nonblocking(Path::new(path)).map_err(Error::file("open", path))?;
         *lock(&self.stdin_keeper) = Some(keeper);
         Ok(Some(receiver))

@@ -43,16 +43,18 @@ impl Task for TaskService {
         request: CreateTaskRequest,
     ) -> ttrpc::Result<CreateTaskResponse> {
         let pid = self.pod.create(request).await?;
-        Ok(CreateTaskResponse { pid, ..CreateTaskResponse::default() })
+        Ok(CreateTaskResponse {
+            pid,
+            ..CreateTaskResponse::default()
+        })
     }
 
-    async fn start(
-        &self,
-        _: &TtrpcContext,
-        request: StartRequest,
-    ) -> ttrpc::Result<StartResponse> {
+    async fn start(&self, _: &TtrpcContext, request: StartRequest) -> ttrpc::Result<StartResponse> {
         let pid = self.pod.start(&request.id, &request.exec_id).await?;
-        Ok(StartResponse { pid, ..StartResponse::default() })
+        Ok(StartResponse {
+            pid,
+            ..StartResponse::default()
+        })
     }
 
     async fn delete(
@@ -77,15 +79,12 @@ impl Task for TaskService {
             stderr: request.stderr,
             terminal: request.terminal,
         };
-        self.pod.exec(&request.id, &request.exec_id, process, paths)?;
+        self.pod
+            .exec(&request.id, &request.exec_id, process, paths)?;
         Ok(Empty::new())
     }
 
-    async fn state(
-        &self,
-        _: &TtrpcContext,
-        request: StateRequest,
-    ) -> ttrpc::Result<StateResponse> {
+    async fn state(&self, _: &TtrpcContext, request: StateRequest) -> ttrpc::Result<StateResponse> {
         let container = self.pod.container(&request.id)?;
         let (life, paths) = if request.exec_id.is_empty() {
             (container.life.state(), container.paths.clone())
@@ -123,7 +122,9 @@ impl Task for TaskService {
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> ttrpc::Result<Empty> {
-        self.pod.kill(&request.id, &request.exec_id, request.signal, request.all).await?;
+        self.pod
+            .kill(&request.id, &request.exec_id, request.signal, request.all)
+            .await?;
         Ok(Empty::new())
     }
 
@@ -132,9 +133,14 @@ impl Task for TaskService {
         // takes both for a leaked shim and deletes the live task. The inner
         // pids would be no host pids, so the sentry stands for all of them.
         let container = self.pod.container(&request.id)?;
-        let process =
-            ProcessInfo { pid: wire::pid(container.pid), ..ProcessInfo::default() };
-        Ok(PidsResponse { processes: vec![process], ..PidsResponse::default() })
+        let process = ProcessInfo {
+            pid: wire::pid(container.pid),
+            ..ProcessInfo::default()
+        };
+        Ok(PidsResponse {
+            processes: vec![process],
+            ..PidsResponse::default()
+        })
     }
 
     async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> ttrpc::Result<Empty> {
@@ -154,8 +160,12 @@ impl Task for TaskService {
                 Error::InvalidArgument(format!("{name} {value} is more than a terminal has"))
             })
         };
-        let (width, height) = (side("width", request.width)?, side("height", request.height)?);
-        self.pod.resize(&request.id, &request.exec_id, width, height)?;
+        let (width, height) = (
+            side("width", request.width)?,
+            side("height", request.height)?,
+        );
+        self.pod
+            .resize(&request.id, &request.exec_id, width, height)?;
         Ok(Empty::new())
     }
 
@@ -171,17 +181,18 @@ impl Task for TaskService {
 
     async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> ttrpc::Result<Empty> {
         let resources: LinuxResources = json(&request.resources, "the resources")?;
-        self.pod.update(&request.id, &resources, &request.annotations).await?;
+        self.pod
+            .update(&request.id, &resources, &request.annotations)
+            .await?;
         Ok(Empty::new())
     }
 
-    async fn stats(
-        &self,
-        _: &TtrpcContext,
-        request: StatsRequest,
-    ) -> ttrpc::Result<StatsResponse> {
+    async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> ttrpc::Result<StatsResponse> {
         let stats = self.pod.stats(&request.id).await?;
-        Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::default() })
+        Ok(StatsResponse {
+            stats: MessageField::some(stats),
+            ..StatsResponse::default()
+        })
     }
 
     async fn checkpoint(
@@ -189,7 +200,9 @@ impl Task for TaskService {
         _: &TtrpcContext,
         request: CheckpointTaskRequest,
     ) -> ttrpc::Result<Empty> {
-        self.pod.checkpoint(&request.id, &request.path, request.options.as_ref()).await?;
+        self.pod
+            .checkpoint(&request.id, &request.path, request.options.as_ref())
+            .await?;
         Ok(Empty::new())
     }
 
@@ -199,7 +212,10 @@ impl Task for TaskService {
         request: ConnectRequest,
     ) -> ttrpc::Result<ConnectResponse> {
         // An unknown id is no error: containerd asks before it creates, too.
-        let task_pid = self.pod.container(&request.id).map_or(0, |c| wire::pid(c.pid));
+        let task_pid = self
+            .pod
+            .container(&request.id)
+            .map_or(0, |c| wire::pid(c.pid));
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
             task_pid,
@@ -215,10 +231,9 @@ impl Task for TaskService {
 }
 
 /// Decodes what containerd packs as JSON in an `Any`.
-fn json<T: serde::de::DeserializeOwned>(
-    any: &MessageField<Any>,
-    what: &str,
-) -> Result<T> {
-    serde_json::from_slice(&any.value)
-        .map_err(|source| Error::Json { what: format!("decode {what}"), source })
+fn json<T: serde::de::DeserializeOwned>(any: &MessageField<Any>, what: &str) -> Result<T> {
+    serde_json::from_slice(&any.value).map_err(|source| Error::Json {
+        what: format!("decode {what}"),
+        source,
+    })
 }

@@ -28,10 +28,15 @@ pub fn status(state: State) -> Status {
 /// # Errors
 /// It cannot be encoded.
 pub fn pack(type_name: &str, message: &impl Message) -> Result<Any> {
-    let value = message
-        .write_to_bytes()
-        .map_err(|source| Error::Message { what: format!("encode {type_name}"), source })?;
-    Ok(Any { type_url: type_name.to_owned(), value, ..Any::default() })
+    let value = message.write_to_bytes().map_err(|source| Error::Message {
+        what: format!("encode {type_name}"),
+        source,
+    })?;
+    Ok(Any {
+        type_url: type_name.to_owned(),
+        value,
+        ..Any::default()
+    })
 }
 
 /// A host pid as the API has it.

@@ -15,7 +15,11 @@ use super::handles;
 /// memory and CPU usage are always there, since `ctr` reads them unasked.
 pub(super) fn metrics(stats: &Stats, network: &[Interface]) -> Metrics {
     Metrics {
-        pids: stats.pids.current.map(|current| pids(stats, current)).into(),
+        pids: stats
+            .pids
+            .current
+            .map(|current| pids(stats, current))
+            .into(),
         cpu: MessageField::some(cpu(stats)),
         memory: MessageField::some(memory(stats)),
         memory_oom_control: oom_control(stats),
@@ -29,8 +33,16 @@ pub(super) fn metrics(stats: &Stats, network: &[Interface]) -> Metrics {
 
 fn pids(stats: &Stats, current: u64) -> PidsStat {
     // Here, unlike in version 2's message, 0 stands for no limit.
-    let limit = stats.pids.limit.and_then(cgroups::Limit::value).unwrap_or(0);
-    PidsStat { current, limit, ..PidsStat::default() }
+    let limit = stats
+        .pids
+        .limit
+        .and_then(cgroups::Limit::value)
+        .unwrap_or(0);
+    PidsStat {
+        current,
+        limit,
+        ..PidsStat::default()
+    }
 }
 
 fn cpu(stats: &Stats) -> CPUStat {
@@ -177,7 +189,13 @@ fn rdma(stats: &Stats) -> MessageField<RdmaStat> {
     };
     let (current, limit) = (entries(&stats.rdma_current), entries(&stats.rdma_limit));
     let there = !current.is_empty() || !limit.is_empty();
-    there.then(|| RdmaStat { current, limit, ..RdmaStat::default() }).into()
+    there
+        .then(|| RdmaStat {
+            current,
+            limit,
+            ..RdmaStat::default()
+        })
+        .into()
 }
 
 fn interface(interface: &Interface) -> NetworkStat {

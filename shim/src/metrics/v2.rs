@@ -5,8 +5,8 @@ use cgroups::Micros;
 use cgroups::net::Interface;
 use cgroups::stats::{Pressure, PressureLine, RdmaDevice, Stats};
 use protos::metrics_v2::{
-    CPUStat, HugeTlbStat, IOEntry, IOStat, MemoryEvents, MemoryStat, Metrics, NetworkStat,
-    PSIData, PSIStats, PidsStat, RdmaEntry, RdmaStat,
+    CPUStat, HugeTlbStat, IOEntry, IOStat, MemoryEvents, MemoryStat, Metrics, NetworkStat, PSIData,
+    PSIStats, PidsStat, RdmaEntry, RdmaStat,
 };
 use protos::protobuf::MessageField;
 
@@ -15,7 +15,11 @@ use super::handles;
 /// The message. A group of figures that the host does not have is absent.
 pub(super) fn metrics(stats: &Stats, network: &[Interface]) -> Metrics {
     Metrics {
-        pids: stats.pids.current.map(|current| pids(stats, current)).into(),
+        pids: stats
+            .pids
+            .current
+            .map(|current| pids(stats, current))
+            .into(),
         cpu: MessageField::some(cpu(stats)),
         memory: MessageField::some(memory(stats)),
         memory_events: events(stats),
@@ -29,7 +33,11 @@ pub(super) fn metrics(stats: &Stats, network: &[Interface]) -> Metrics {
 
 fn pids(stats: &Stats, current: u64) -> PidsStat {
     let limit = stats.pids.limit.map_or(u64::MAX, |limit| limit.or_max());
-    PidsStat { current, limit, ..PidsStat::default() }
+    PidsStat {
+        current,
+        limit,
+        ..PidsStat::default()
+    }
 }
 
 fn cpu(stats: &Stats) -> CPUStat {
@@ -54,7 +62,9 @@ fn memory(stats: &Stats) -> MemoryStat {
     let of = |key: &str| memory.get(key).unwrap_or(0);
     // Linux 5.9 split these in two; the message has the sums.
     let either = |key: &str| {
-        memory.get(key).unwrap_or_else(|| of(&format!("{key}_anon")) + of(&format!("{key}_file")))
+        memory
+            .get(key)
+            .unwrap_or_else(|| of(&format!("{key}_anon")) + of(&format!("{key}_file")))
     };
     MemoryStat {
         anon: of("anon"),
@@ -126,7 +136,11 @@ fn io(stats: &Stats) -> IOStat {
             ..IOEntry::default()
         })
         .collect();
-    IOStat { usage, psi: pressure(stats.io_pressure), ..IOStat::default() }
+    IOStat {
+        usage,
+        psi: pressure(stats.io_pressure),
+        ..IOStat::default()
+    }
 }
 
 fn hugetlb(stats: &Stats) -> Vec<HugeTlbStat> {
@@ -157,7 +171,13 @@ fn rdma(stats: &Stats) -> MessageField<RdmaStat> {
     };
     let (current, limit) = (entries(&stats.rdma_current), entries(&stats.rdma_limit));
     let there = !current.is_empty() || !limit.is_empty();
-    there.then(|| RdmaStat { current, limit, ..RdmaStat::default() }).into()
+    there
+        .then(|| RdmaStat {
+            current,
+            limit,
+            ..RdmaStat::default()
+        })
+        .into()
 }
 
 fn pressure(pressure: Option<Pressure>) -> MessageField<PSIStats> {

@@ -66,7 +66,9 @@ impl LogProgram {
             .stdout(stderr)
             .stderr(ready_theirs);
         let children = owner.children.clone();
-        let pid = children.spawn(&mut command).map_err(Error::file("run", &program))?;
+        let pid = children
+            .spawn(&mut command)
+            .map_err(Error::file("run", &program))?;
         // The command holds our copy of the program's end of the pipe.
         drop(command);
         let said = tokio::task::spawn_blocking(move || {
@@ -79,21 +81,31 @@ impl LogProgram {
             .map_err(|_| {
                 // It may be gone already.
                 let _ = kill(pid, Signal::SIGKILL);
-                Error::DeadlineExceeded(format!("log program {program} is not ready after {PATIENCE:?}"))
+                Error::DeadlineExceeded(format!(
+                    "log program {program} is not ready after {PATIENCE:?}"
+                ))
             })?
-            .map_err(|error| Error::system("wait for the log program")(std::io::Error::from(error)))?
+            .map_err(|error| {
+                Error::system("wait for the log program")(std::io::Error::from(error))
+            })?
             .map_err(Error::system("wait for the log program"))?;
         if said.is_empty() {
             Ok(Self { pid, children })
         } else {
-            Err(Error::InvalidArgument(format!("log program {program}: {}", said.trim())))
+            Err(Error::InvalidArgument(format!(
+                "log program {program}: {}",
+                said.trim()
+            )))
         }
     }
 
     /// Waits for its end, which follows that of its input, and kills it if it
     /// does not come.
     pub(super) async fn stop(&self) {
-        if tokio::time::timeout(PATIENCE, self.children.wait(self.pid)).await.is_err() {
+        if tokio::time::timeout(PATIENCE, self.children.wait(self.pid))
+            .await
+            .is_err()
+        {
             log::warn!("log program {} does not end and is killed", self.pid);
             let _ = kill(self.pid, Signal::SIGKILL);
         }
@@ -182,7 +194,9 @@ fn move_up() -> std::io::Result<[OwnedFd; 3]> {
     ];
     for (copy, wanted) in copies.iter().zip(3..) {
         if copy.as_raw_fd() != wanted {
-            return Err(std::io::Error::other(format!("descriptor {wanted} is not free")));
+            return Err(std::io::Error::other(format!(
+                "descriptor {wanted} is not free"
+            )));
         }
         fcntl(copy, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
@@ -197,10 +211,20 @@ mod tests {
     fn the_query_becomes_arguments() {
         for (uri, path, arguments) in [
             ("binary:///bin/log", "/bin/log", vec![]),
-            ("binary:///bin/log?--id=a%20b&flag", "/bin/log", vec!["--id", "a b", "flag"]),
+            (
+                "binary:///bin/log?--id=a%20b&flag",
+                "/bin/log",
+                vec!["--id", "a b", "flag"],
+            ),
             ("binary:///bin/l%6Fg?a=+%2", "/bin/log", vec!["a", " %2"]),
         ] {
-            assert_eq!(parse(uri).unwrap(), (path.into(), arguments.into_iter().map(str::to_owned).collect()));
+            assert_eq!(
+                parse(uri).unwrap(),
+                (
+                    path.into(),
+                    arguments.into_iter().map(str::to_owned).collect()
+                )
+            );
         }
         assert!(parse("binary://log").is_err());
     }

@@ -67,7 +67,9 @@ impl Sink {
 
 async fn append(path: &Path) -> Result<tokio::fs::File> {
     if let Some(directory) = path.parent() {
-        tokio::fs::create_dir_all(directory).await.map_err(Error::file("create", directory))?;
+        tokio::fs::create_dir_all(directory)
+            .await
+            .map_err(Error::file("create", directory))?;
     }
     tokio::fs::OpenOptions::new()
         .append(true)
@@ -80,5 +82,8 @@ async fn append(path: &Path) -> Result<tokio::fs::File> {
 
 /// Opens a fifo for writing; somebody must have it open for reading.
 pub(super) fn open_nonblocking(path: &Path) -> std::io::Result<std::fs::File> {
-    std::fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
+    std::fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)
 }

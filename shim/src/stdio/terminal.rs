@@ -39,7 +39,9 @@ impl Terminal {
     pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self
             .master
-            .async_io(Interest::READABLE, |master| Ok(nix::unistd::read(master, buffer)?))
+            .async_io(Interest::READABLE, |master| {
+                Ok(nix::unistd::read(master, buffer)?)
+            })
             .await;
         match read {
             Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => Ok(0),
@@ -57,7 +59,9 @@ impl Terminal {
         while !bytes.is_empty() {
             let written = self
                 .master
-                .async_io(Interest::WRITABLE, |master| Ok(nix::unistd::write(master, bytes)?))
+                .async_io(Interest::WRITABLE, |master| {
+                    Ok(nix::unistd::write(master, bytes)?)
+                })
                 .await?;
             bytes = &bytes[written..];
         }
