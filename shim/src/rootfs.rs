@@ -328,15 +328,12 @@ mod tests {
     fn mounts_are_made_over_each_other_and_all_taken_down() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("rootfs");
+        let above = directory.path().join("x".repeat(60));
         let layers: Vec<PathBuf> = (0..100)
-            .map(|number| {
-                directory
-                    .path()
-                    .join(format!("layer-{number}-{}", "x".repeat(60)))
-            })
+            .map(|number| above.join(number.to_string()))
             .collect();
         for layer in &layers {
-            std::fs::create_dir(layer).unwrap();
+            std::fs::create_dir_all(layer).unwrap();
         }
         std::fs::write(layers[0].join("top"), "1").unwrap();
         std::fs::write(layers[99].join("bottom"), "2").unwrap();
