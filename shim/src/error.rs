@@ -88,6 +88,14 @@ pub enum Error {
     /// A cgroup could not be made, limited or removed.
     #[error(transparent)]
     Cgroup(#[from] cgroups::Error),
+    /// systemd refused, or cannot be reached.
+    #[error("{action}")]
+    Systemd {
+        /// What was asked.
+        action: String,
+        /// Its answer.
+        source: zbus::Error,
+    },
     /// The server could not be started.
     #[error("serve the task API")]
     Serve(#[source] ttrpc::Error),
@@ -148,6 +156,7 @@ impl Error {
             | Self::Mount { .. }
             | Self::System { .. }
             | Self::Cgroup(_)
+            | Self::Systemd { .. }
             | Self::Serve(_) => Code::UNKNOWN,
         }
     }

@@ -33,6 +33,7 @@ mod rootfs;
 mod serve;
 mod socket;
 mod stdio;
+mod systemd;
 mod task;
 mod wire;
 
