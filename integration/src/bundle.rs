@@ -19,7 +19,13 @@ pub fn path(host: &Host, namespace: &str, id: &str) -> PathBuf {
 /// Makes the bundle of container `id`, which runs `program` of busybox.
 ///
 /// `more` is put over the members of the configuration.
-pub fn make(host: &Host, namespace: &str, id: &str, program: &[&str], more: &[(&str, Value)]) -> PathBuf {
+pub fn make(
+    host: &Host,
+    namespace: &str,
+    id: &str,
+    program: &[&str],
+    more: &[(&str, Value)],
+) -> PathBuf {
     let bundle = path(host, namespace, id);
     let rootfs = bundle.join("rootfs");
     for folder in ["bin", "dev", "etc", "proc", "sys", "tmp"] {
@@ -28,9 +34,16 @@ pub fn make(host: &Host, namespace: &str, id: &str, program: &[&str], more: &[(&
     let busybox = ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .find(|path| Path::new(path).exists())
-        .unwrap_or_else(|| panic!("busybox is missing ({:?}): make tools", tools::tool("busybox")));
+        .unwrap_or_else(|| {
+            panic!(
+                "busybox is missing ({:?}): make tools",
+                tools::tool("busybox")
+            )
+        });
     fs::copy(busybox, rootfs.join("bin/busybox")).expect("copy busybox");
-    for applet in ["cat", "echo", "env", "false", "head", "id", "ls", "ps", "sh", "sleep", "true"] {
+    for applet in [
+        "cat", "echo", "env", "false", "head", "id", "ls", "ps", "sh", "sleep", "true",
+    ] {
         symlink("busybox", rootfs.join("bin").join(applet)).expect("link busybox");
     }
     mkfifo(&bundle.join("log"), Mode::S_IRUSR | Mode::S_IWUSR).expect("make the log fifo");

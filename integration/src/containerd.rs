@@ -52,10 +52,7 @@ impl Containerd {
             return None;
         };
         let host = Host::new()?;
-        let found = process::run(
-            host.command(program(version)).arg("--version"),
-            wait::LIMIT,
-        );
+        let found = process::run(host.command(program(version)).arg("--version"), wait::LIMIT);
         if !found.stdout.contains(match version {
             Version::V1_6 => " 1.6.",
             Version::V2_4 => "/v2",

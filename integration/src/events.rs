@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -60,7 +61,7 @@ impl Events {
         let path = directory.join(format!("events-{number}"));
         let file = File::create(&path).expect("make the file of events");
         let mut command = containerd.ctr_command(&["events"]);
-        let reader = Process::spawn(command.stdout(file));
+        let reader = Process::spawn(command.stdout(file).stderr(Stdio::null()));
         let events = Self {
             _reader: reader,
             path,

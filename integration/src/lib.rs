@@ -23,6 +23,32 @@ pub mod wire;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
+/// Makes a test out of each function named, once for every containerd: it gets
+/// the containerd as its argument, or is not called where there is none.
+#[macro_export]
+macro_rules! on_each_containerd {
+    ($($test:ident),* $(,)?) => {
+        mod containerd_1_6 {
+            $(#[test]
+            fn $test() {
+                use $crate::containerd::{Containerd, Version};
+                if let Some(mut containerd) = Containerd::start(Version::V1_6) {
+                    super::$test(&mut containerd);
+                }
+            })*
+        }
+        mod containerd_2_4 {
+            $(#[test]
+            fn $test() {
+                use $crate::containerd::{Containerd, Version};
+                if let Some(mut containerd) = Containerd::start(Version::V2_4) {
+                    super::$test(&mut containerd);
+                }
+            })*
+        }
+    };
+}
+
 /// Says why the current test is not run, and has it counted as skipped.
 ///
 /// The line also goes to the file that `RAMPART_SKIPS` names, from which the

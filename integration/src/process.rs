@@ -133,7 +133,9 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
         wait::within(Duration::from_secs(10), || {
-            self.ended.then_some(()).or_else(|| self.try_wait().map(drop))
+            self.ended
+                .then_some(())
+                .or_else(|| self.try_wait().map(drop))
         });
     }
 }
@@ -172,8 +174,16 @@ impl Output {
 pub fn run(command: &mut Command, limit: Duration) -> Output {
     let mut stdout = temporary();
     let mut stderr = temporary();
-    command.stdout(stdout.try_clone().expect("another handle of a temporary file"));
-    command.stderr(stderr.try_clone().expect("another handle of a temporary file"));
+    command.stdout(
+        stdout
+            .try_clone()
+            .expect("another handle of a temporary file"),
+    );
+    command.stderr(
+        stderr
+            .try_clone()
+            .expect("another handle of a temporary file"),
+    );
     let mut process = Process::spawn(command);
     let Some(status) = wait::within(limit, || process.try_wait()) else {
         panic!(

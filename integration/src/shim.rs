@@ -170,8 +170,8 @@ impl<'a> Shim<'a> {
     #[track_caller]
     pub fn connect(&self, reply: &Reply) -> TaskClient {
         let path = self.host.outside(reply.path());
-        let client = Client::connect(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let client =
+            Client::connect(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         TaskClient {
             client,
             service: crate::wire::TASK_V2.to_owned(),
@@ -341,7 +341,11 @@ impl TaskClient {
 fn parse(bytes: &[u8]) -> Reply {
     if bytes.starts_with(b"unix://") {
         let text = String::from_utf8_lossy(bytes).into_owned();
-        assert_eq!(text.trim(), text, "containerd 1.6 takes white space as part of it");
+        assert_eq!(
+            text.trim(),
+            text,
+            "containerd 1.6 takes white space as part of it"
+        );
         return Reply::Plain(text);
     }
     let result = BootstrapResult::parse_from_bytes(bytes)

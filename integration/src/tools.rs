@@ -100,10 +100,7 @@ fn rampart_directory() -> PathBuf {
     }
     // target/debug/deps/lifecycle-… is beside target/debug/containerd-shim-….
     let test = env::current_exe().expect("the path of the test program");
-    test.ancestors()
-        .nth(2)
-        .unwrap_or(Path::new("/"))
-        .to_owned()
+    test.ancestors().nth(2).unwrap_or(Path::new("/")).to_owned()
 }
 
 fn tools_directory() -> PathBuf {

@@ -146,12 +146,7 @@ pub fn read_frame(stream: &mut UnixStream) -> io::Result<(u32, u8, Vec<u8>)> {
 /// # Errors
 ///
 /// The system's.
-pub fn write_frame(
-    stream: &mut UnixStream,
-    of: u32,
-    kind: u8,
-    payload: &[u8],
-) -> io::Result<()> {
+pub fn write_frame(stream: &mut UnixStream, of: u32, kind: u8, payload: &[u8]) -> io::Result<()> {
     let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
     let mut frame = Vec::with_capacity(10 + payload.len());
     frame.extend(length.to_be_bytes());
