@@ -67,8 +67,11 @@ fn beside_a_running_container(containerd: &mut Containerd, end: fn(&mut Containe
     assert_eq!(events.wait_for("exit", "long").exit_status(), 9);
     containerd.until_task("long", "STOPPED");
     remove_task(containerd, "long");
-    events.wait_for("delete", "long");
-    before.assert_same_but(containerd.host(), written_at_start);
+    if tools::is_rampart() || containerd.version() == Version::V1_6 {
+        events.wait_for("delete", "long"); // the other may end before it has sent it
+    }
+    drop(events);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn restart_beside_a_running_exec(containerd: &mut Containerd) {
@@ -85,7 +88,6 @@ fn restart_beside_a_running_exec(containerd: &mut Containerd) {
         script,
     ]);
     let mut client = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
-    let events = containerd.events();
     // The exec shows among the processes once it has started.
     wait::until("the exec to run", || {
         containerd
@@ -93,9 +95,8 @@ fn restart_beside_a_running_exec(containerd: &mut Containerd) {
             .code
             == 0
     });
-    drop(events);
-    containerd.restart();
     client.kill();
+    containerd.restart();
     let events = containerd.events();
     containerd
         .exec("long", "lets-go", &["sh", "-c", ": >/tmp/go"])
@@ -121,7 +122,7 @@ fn exit_while_containerd_is_down(containerd: &mut Containerd) {
     containerd.until_task("ends", "STOPPED");
     let said = remove_task(containerd, "ends");
     assert!(said.contains('9'), "the status is lost: {said:?}");
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn restart_after_the_exit(containerd: &mut Containerd) {
@@ -136,7 +137,7 @@ fn restart_after_the_exit(containerd: &mut Containerd) {
     containerd.until_task("ended", "STOPPED");
     let said = remove_task(containerd, "ended");
     assert!(said.contains('9'), "the status is lost: {said:?}");
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn restart_while_paused(containerd: &mut Containerd) {
@@ -148,7 +149,7 @@ fn restart_while_paused(containerd: &mut Containerd) {
     containerd.ctr(&["tasks", "resume", "paused"]).ok();
     containerd.exec("paused", "after", &["true"]).ok();
     containerd.remove("paused");
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn killed_sandbox(containerd: &mut Containerd) {
@@ -161,7 +162,7 @@ fn killed_sandbox(containerd: &mut Containerd) {
     containerd.until_task("hit", "STOPPED");
     containerd.remove("hit");
     drop(events);
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn killed_shim(containerd: &mut Containerd) {
@@ -176,7 +177,7 @@ fn killed_shim(containerd: &mut Containerd) {
     wait::until("the task to be gone", || containerd.task("hit").is_none());
     containerd.ctr(&["containers", "rm", "hit"]).ok();
     drop(events);
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn killed_shim_while_containerd_is_down(containerd: &mut Containerd) {
@@ -194,7 +195,7 @@ fn killed_shim_while_containerd_is_down(containerd: &mut Containerd) {
     });
     containerd.ctr(&["tasks", "rm", "--force", "hit"]);
     containerd.ctr(&["containers", "rm", "hit"]).ok();
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
 fn killed_everything(containerd: &mut Containerd) {
@@ -220,10 +221,14 @@ fn killed_everything(containerd: &mut Containerd) {
         containerd.ctr(&["tasks", "rm", "--force", name]);
         containerd.ctr(&["containers", "rm", name]).ok();
     }
-    before.assert_same_but(containerd.host(), written_at_start);
+    before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 
-/// The daemon is another process after a restart.
-fn written_at_start(line: &str) -> bool {
-    line.starts_with("process ") && line.contains("/containerd --config ")
+/// What a test here does not hold against the shim: the daemon is another process
+/// after a restart, and ctr's pipes stay with a task that ctr did not see end. runc's
+/// shim also leaves its socket when it is killed.
+fn beyond_the_shim(line: &str) -> bool {
+    (line.starts_with("process ") && line.contains("/containerd --config "))
+        || line.starts_with("file /run/containerd/fifo/")
+        || (!tools::is_rampart() && line.starts_with("file /run/containerd/s/"))
 }
