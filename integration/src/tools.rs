@@ -69,8 +69,13 @@ pub fn environment() -> Vec<(OsString, OsString)> {
 /// As [`environment`] for Debian's containerd: the system's own programs come
 /// before those of the cache, so that it meets the runc shim it was made for.
 pub fn environment_of_debian() -> Vec<(OsString, OsString)> {
+    let first = if is_rampart() {
+        rampart_directory()
+    } else {
+        PathBuf::from("/usr/local/sbin")
+    };
     environment_with([
-        rampart_directory(),
+        first,
         PathBuf::from("/usr/sbin"),
         PathBuf::from("/usr/bin"),
         PathBuf::from("/sbin"),

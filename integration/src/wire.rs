@@ -97,6 +97,24 @@ impl Client {
             .unwrap_or_else(|error| panic!("the answer of {method} is no such message: {error}")))
     }
 
+    /// Sends a call without waiting for its answer, and gives its stream.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when the connection is broken.
+    pub fn send(&mut self, service: &str, method: &str, request: &impl Message) -> io::Result<u32> {
+        let call = Request {
+            service: service.to_owned(),
+            method: method.to_owned(),
+            payload: request.write_to_bytes()?,
+            ..Request::default()
+        };
+        let stream = self.next;
+        self.next += 2;
+        write_frame(&mut self.stream, stream, REQUEST, &call.write_to_bytes()?)?;
+        Ok(stream)
+    }
+
     /// As [`Self::call`], where the connection may break.
     ///
     /// # Errors
@@ -108,15 +126,7 @@ impl Client {
         method: &str,
         request: &impl Message,
     ) -> io::Result<Response> {
-        let call = Request {
-            service: service.to_owned(),
-            method: method.to_owned(),
-            payload: request.write_to_bytes()?,
-            ..Request::default()
-        };
-        let stream = self.next;
-        self.next += 2;
-        write_frame(&mut self.stream, stream, REQUEST, &call.write_to_bytes()?)?;
+        let stream = self.send(service, method, request)?;
         loop {
             let (of, kind, payload) = read_frame(&mut self.stream)?;
             if of == stream && kind == RESPONSE {
