@@ -1,0 +1,23 @@
+# What a newcomer calls. The work is done by the scripts in tools/.
+
+.PHONY: all tools build demo test
+
+all: build
+
+# Packages and pinned tools for demo and test; safe to repeat.
+tools:
+	tools/install
+
+build:
+	cargo build --release -p shim
+
+# One container in gVisor, through a containerd of its own.
+demo:
+	tools/install --no-testhost --no-cargo
+	cargo build --release -p shim
+	tools/demo
+
+# Every gate and every test; the last line counts them.
+test:
+	tools/install
+	tools/test

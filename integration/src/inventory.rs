@@ -1,0 +1,120 @@
+//! What is there: processes, mounts, cgroups, links and files of a test's corner.
+//!
+//! Taken before and after, it shows what a container left behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::host::Host;
+use crate::{cgroups, process, wait};
+
+/// A listing of everything a shim can leave behind, one line each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    lines: BTreeSet<String>,
+}
+
+impl Inventory {
+    /// Lists what is there now.
+    pub fn take(host: &Host) -> Self {
+        let mut lines = BTreeSet::new();
+        for process in process::descendants() {
+            lines.insert(format!("process {} {}", process.pid, process.command));
+        }
+        let mut before = String::new();
+        let mut layers = 0;
+        for mount in host.mounts() {
+            layers = if mount == before { layers + 1 } else { 1 };
+            lines.insert(format!("mount {mount} ×{layers}"));
+            before = mount;
+        }
+        for cgroup in cgroups::named(host.name()) {
+            lines.insert(format!("cgroup {}", cgroup.display()));
+        }
+        for link in host.links() {
+            lines.insert(format!("link {link}"));
+        }
+        for directory in ["/run", "/var/lib"] {
+            list(&host.outside(directory), directory, &mut lines);
+        }
+        // Of containerd's own two directories: bundles, not content or database.
+        for directory in ["state", "root/io.containerd.runtime.v2.task", "logs"] {
+            let path = host.directory().join(directory);
+            list(&path, &path.to_string_lossy(), &mut lines);
+        }
+        Self { lines }
+    }
+
+    /// Waits until everything is again as it was at `self`.
+    ///
+    /// # Panics
+    ///
+    /// With the difference, if it does not come to that.
+    #[track_caller]
+    pub fn assert_same(&self, host: &Host) {
+        self.assert_same_but(host, |_| false);
+    }
+
+    /// As [`Self::assert_same`], for all lines but those that `ignored` picks.
+    ///
+    /// # Panics
+    ///
+    /// With the difference, if it does not come to that.
+    #[track_caller]
+    pub fn assert_same_but(&self, host: &Host, ignored: impl Fn(&str) -> bool) {
+        let mut difference = Vec::new();
+        let same = wait::within(std::time::Duration::from_secs(20), || {
+            let now = Self::take(host);
+            difference = self.difference(&now, &ignored);
+            difference.is_empty().then_some(())
+        });
+        assert!(
+            same.is_some(),
+            "not everything is as it was before:\n{}",
+            difference.join("\n")
+        );
+    }
+
+    fn difference(&self, now: &Self, ignored: impl Fn(&str) -> bool) -> Vec<String> {
+        let left = now.lines.difference(&self.lines).map(|line| ("left", line));
+        let gone = self.lines.difference(&now.lines).map(|line| ("gone", line));
+        left.chain(gone)
+            .filter(|(_, line)| !ignored(line))
+            .map(|(what, line)| format!("{what}: {line}"))
+            .collect()
+    }
+}
+
+fn list(directory: &Path, name: &str, lines: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = format!("{name}/{}", entry.file_name().to_string_lossy());
+        // What is mounted is listed as a mount; its files are not this listing's.
+        if entry.file_name() == "rootfs" || name == "/run/systemd" || name == "/run/dbus" {
+            lines.insert(format!("file {name}"));
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            list(&entry.path(), &name, lines);
+        }
+        lines.insert(format!("file {name}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_what_is_left_and_what_is_gone() {
+        let inventory = |lines: &[&str]| Inventory {
+            lines: lines.iter().map(|&line| line.to_owned()).collect(),
+        };
+        let before = inventory(&["file a", "file b"]);
+        let after = inventory(&["file b", "file c", "cgroup d"]);
+        assert_eq!(
+            before.difference(&after, |line| line.starts_with("cgroup")),
+            ["left: file c", "gone: file a"]
+        );
+    }
+}
