@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::create::{blocking, sandbox_config};
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::placement::Placement;
 use crate::process::Exit;
 use crate::record::Record;
 use crate::{bundle, placement, rootfs, socket, wire};
@@ -105,6 +106,11 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
     }
     let spec = bundle::load(bundle).ok();
     let role = spec.as_ref().and_then(|spec| bundle::role(spec).ok());
+    // What the spec leads to, though nobody can tell any more what was made.
+    let placement = spec
+        .as_ref()
+        .zip(role.as_ref())
+        .and_then(|(spec, role)| Placement::plan(spec, &flags.id, role).ok());
     let sandbox = match role {
         Some(bundle::Role::Member { sandbox }) => sandbox,
         Some(bundle::Role::Root) | None => flags.id.clone(),
@@ -116,8 +122,13 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
         bundle: bundle.to_owned(),
         runsc: configs[0].runsc.clone(),
         rootfs: target.exists().then_some(target),
-        cgroup: PathBuf::new(),
-        unit: None,
+        cgroup: placement
+            .as_ref()
+            .map(|place| place.path().to_owned())
+            .unwrap_or_default(),
+        unit: placement
+            .as_ref()
+            .and_then(|place| place.unit().map(str::to_owned)),
         made: Vec::new(),
         pid: None,
         exit: None,

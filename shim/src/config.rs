@@ -31,8 +31,10 @@ pub struct Config {
     /// Seconds between two metrics events of a task; 0 turns them off.
     pub metrics_interval: u64,
     /// Bytes that a sandbox needs for itself, on top of what its containers
-    /// may use; added to the memory limit of a pod. 0 adds nothing.
-    pub overhead_memory: u64,
+    /// may use: added to the memory limit of a lone container, and to what a
+    /// pod's containers ask for together. Unless it is set, a lone container's
+    /// limit stays as it was asked, and a pod gets 32 MiB.
+    pub overhead_memory: Option<u64>,
     /// Kill a container that uses more memory than its own limit, though its
     /// pod does not (gVisor itself does not enforce it).
     pub enforce_container_memory: bool,
@@ -47,7 +49,7 @@ impl Default for Config {
             runsc_flags: BTreeMap::new(),
             debug_log: None,
             metrics_interval: 10,
-            overhead_memory: 0,
+            overhead_memory: None,
             enforce_container_memory: true,
         }
     }
@@ -113,6 +115,11 @@ impl Config {
         (self.metrics_interval > 0).then(|| Duration::from_secs(self.metrics_interval))
     }
 
+    /// Memory added to what the containers of a pod ask for.
+    pub fn pod_overhead(&self) -> cgroups::Bytes {
+        cgroups::Bytes(self.overhead_memory.unwrap_or(32 << 20))
+    }
+
     /// Directory of the state of all tasks of a namespace.
     pub fn state_directory(&self, namespace: &str) -> PathBuf {
         self.root.join(namespace)
@@ -148,7 +155,7 @@ mod tests {
         assert_eq!(config.runsc, Path::new("/opt/runsc"));
         assert_eq!(config.platform, Platform::Ptrace);
         assert_eq!(config.metrics_interval(), None);
-        assert_eq!(config.overhead_memory, 32 << 20);
+        assert_eq!(config.overhead_memory, Some(32 << 20));
         assert_eq!(config.runsc_flags["overlay2"], "none");
         assert!(!config.enforce_container_memory);
     }

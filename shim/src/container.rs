@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cgroups::Resources;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protos::protobuf::well_known_types::any::Any;
@@ -16,6 +17,7 @@ use crate::bundle::Role;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::limits::FollowsContainers;
 use crate::placement::Placement;
 use crate::process::{Exit, Life, State};
 use crate::record::Record;
@@ -45,7 +47,11 @@ pub struct Container {
     /// Its cgroup.
     pub placement: Placement,
     /// What is on disk about it.
-    pub record: Mutex<Record>,
+    pub record: Arc<Mutex<Record>>,
+    /// The limits it asks for.
+    pub asked: Mutex<Resources>,
+    /// Which limits of this sandbox follow its containers.
+    pub follows: Mutex<FollowsContainers>,
     /// Directory of the record.
     pub state_directory: PathBuf,
     /// The operator's settings for it.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cgroups::Resources;
 use oci_spec::runtime::Spec;
 use protos::protobuf::Message as _;
 use protos::task::CreateTaskRequest;
@@ -16,6 +17,7 @@ use crate::config::{Config, Platform};
 use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::exec::into_stdio;
+use crate::limits::{self, FollowsContainers};
 use crate::options::Options;
 use crate::placement::Placement;
 use crate::pod::Pod;
@@ -47,7 +49,11 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         Role::Root => request.id.clone(),
         Role::Member { sandbox } => sandbox.clone(),
     };
-    let placement = Placement::plan(&spec, &request.id)?;
+    let placement = Placement::plan(&spec, &request.id, &role)?;
+    let (resources, follows) = match &role {
+        Role::Root => limits::of_sandbox(&spec, &options.config, placement.cgroup())?,
+        Role::Member { .. } => (limits::of_spec(&spec)?, FollowsContainers::default()),
+    };
     let target = bundle.join("rootfs");
     let record = Record {
         id: request.id.clone(),
@@ -71,24 +77,28 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         std::fs::write(&path, bytes).map_err(Error::file("write", path))?;
     }
     record.write(&state_directory)?;
-    let mut making = Making {
+    let record = Arc::new(Mutex::new(record));
+    let making = Making {
         pod,
         request,
         options,
         spec,
         role,
+        resources,
+        follows,
         record,
         state_directory,
     };
-    match making.all(placement).await {
+    match making.all(&placement).await {
         Ok(container) => Ok(container),
         Err(error) => {
+            let error = placement.take_refusal().unwrap_or(error);
             let Making {
-                record,
                 options,
                 state_directory,
                 ..
-            } = making;
+            } = &making;
+            let record = making.record();
             if let Err(left) = cleanup::demolish(&record, &options.config, &state_directory).await {
                 log::error!("after a failed create: {}", crate::error::chain(&left));
             }
@@ -103,22 +113,40 @@ struct Making<'a> {
     options: Options,
     spec: Spec,
     role: Role,
-    record: Record,
+    resources: Resources,
+    follows: FollowsContainers,
+    record: Arc<Mutex<Record>>,
     state_directory: PathBuf,
 }
 
 impl Making<'_> {
-    async fn all(&mut self, placement: Placement) -> Result<Container> {
-        self.record.made = placement.make(&self.spec, &self.role).await?;
-        self.record.write(&self.state_directory)?;
+    /// A copy of the record as it is now.
+    fn record(&self) -> Record {
+        self.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Changes the record, in memory and on disk.
+    fn note(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut record);
+        record.write(&self.state_directory)
+    }
+
+    async fn all(&self, placement: &Placement) -> Result<Container> {
+        let made = placement.make(self.resources.clone()).await?;
+        self.note(|record| record.made = made)?;
+        let record = self.record();
         let mut spec = self.spec.clone();
-        if let Some(target) = self.record.rootfs.clone() {
+        if let Some(target) = record.rootfs.clone() {
             let mounts = self.request.rootfs.clone();
             let mounted = target.clone();
             blocking(move || rootfs::mount_all(&mounts, &mounted)).await?;
         }
         if let Some(root) = spec.root_mut() {
-            let path = self.record.bundle.join(root.path());
+            let path = record.bundle.join(root.path());
             program::check(&self.spec, &path)?;
             root.set_path(path);
         }
@@ -135,10 +163,10 @@ impl Making<'_> {
             terminal: self.request.terminal,
         };
         let (streams, ends) = Streams::open(&paths, &owner).await?;
-        let sandbox = self.sandbox(&placement)?;
+        let sandbox = self.sandbox(placement)?;
         let stdio = into_stdio(ends, None);
         let created = sandbox
-            .create(&self.request.id, &self.record.bundle, &spec, stdio)
+            .create(&self.request.id, &record.bundle, &spec, stdio)
             .await;
         let created = match created {
             Ok(created) => created,
@@ -147,12 +175,11 @@ impl Making<'_> {
                 return Err(error.into());
             }
         };
-        self.record.pid = Some(created.pid.as_raw());
-        self.record.write(&self.state_directory)?;
+        self.note(|record| record.pid = Some(created.pid.as_raw()))?;
         let checkpoint = Some(&self.request.checkpoint).filter(|path| !path.is_empty());
         let container = Container {
             id: self.request.id.clone(),
-            bundle: self.record.bundle.clone(),
+            bundle: record.bundle.clone(),
             role: self.role.clone(),
             sandbox,
             pid: created.pid,
@@ -160,8 +187,10 @@ impl Making<'_> {
             streams,
             owner,
             life: Life::new(format!("task {}", self.request.id)),
-            placement,
-            record: Mutex::new(self.record.clone()),
+            placement: placement.clone(),
+            asked: Mutex::new(self.resources.clone()),
+            follows: Mutex::new(self.follows),
+            record: Arc::clone(&self.record),
             state_directory: self.state_directory.clone(),
             config: self.options.config.clone(),
             checkpoint: checkpoint.map(PathBuf::from),
@@ -185,7 +214,11 @@ impl Making<'_> {
                 self.pod.children().clone(),
                 &self.request.id,
                 placement.path().to_owned(),
-                placement.launcher()?,
+                placement.launcher(
+                    self.resources.clone(),
+                    Arc::clone(&self.record),
+                    &self.request.id,
+                )?,
             ))),
             Role::Member { sandbox } => {
                 let root = self.pod.container(sandbox).map_err(|_| {

@@ -21,6 +21,7 @@ mod error;
 mod events;
 mod exec;
 mod info;
+mod limits;
 mod logger;
 mod metrics;
 mod options;

@@ -1,39 +1,65 @@
 //! Where a container's processes live: its cgroup, and how they come into it.
+//!
+//! All processes of a pod live in the sandbox container's own cgroup. The other
+//! containers' cgroups are made too, with their limits written, so that node
+//! agents find them; they stay empty.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use cgroups::{Cgroup, CgroupPath, Created, Host, Origin, Resources};
-use oci_spec::runtime::{LinuxResources, Spec};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use oci_spec::runtime::Spec;
 use sandbox::launch::{Join, Launcher};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::bundle::Role;
 use crate::create::blocking;
 use crate::error::{Error, Result};
 use crate::record::Record;
+use crate::systemd::Systemd;
 
 /// A container's place in the host's hierarchies.
 #[derive(Debug, Clone)]
 pub struct Placement {
+    host: Arc<Host>,
     path: CgroupPath,
     cgroup: Cgroup,
+    /// Why the scope could not be made, for the error of the call: the launcher
+    /// that waits for it only sees that it was killed.
+    refusal: Arc<Mutex<Option<Error>>>,
 }
 
 impl Placement {
     /// Works out the place from `linux.cgroupsPath`; touches nothing.
     ///
+    /// Only a sandbox container's place can be a systemd unit, and only where
+    /// systemd runs: a unit cannot be empty, so the other containers' are plain
+    /// directories of the same name.
+    ///
     /// # Errors
     /// A path that cannot be honoured, with the reason.
-    pub fn plan(spec: &Spec, id: &str) -> Result<Self> {
+    pub fn plan(spec: &Spec, id: &str, role: &Role) -> Result<Self> {
         let host = Host::detect()?;
         let given = spec
             .linux()
             .as_ref()
             .and_then(|linux| linux.cgroups_path().as_ref())
             .map(|path| path.display().to_string());
-        let path = CgroupPath::parse(given.as_deref(), id, &Origin::of(&host)?)?.into_directory();
+        let parsed = CgroupPath::parse(given.as_deref(), id, &Origin::of(&host)?)?;
+        let path = match role {
+            Role::Root => parsed,
+            Role::Member { .. } => parsed.into_directory(),
+        };
         let cgroup = Cgroup::new(&host, path.path())?;
-        Ok(Self { path, cgroup })
+        Ok(Self {
+            host: Arc::new(host),
+            path,
+            cgroup,
+            refusal: Arc::default(),
+        })
     }
 
     /// Its path below each hierarchy's mount.
@@ -54,50 +80,180 @@ impl Placement {
         &self.cgroup
     }
 
-    /// Makes the directories and writes the limits; answers what was made.
+    /// Makes the directories and writes the limits; answers what was made. A
+    /// unit is made later, around the first process: [`Placement::launcher`].
     ///
     /// # Errors
     /// A directory or a limit is refused; nothing is left then.
-    pub async fn make(&self, spec: &Spec, _role: &Role) -> Result<Vec<PathBuf>> {
-        let resources = resources(spec.linux().as_ref().and_then(|l| l.resources().as_ref()))?;
+    pub async fn make(&self, resources: Resources) -> Result<Vec<PathBuf>> {
+        if self.unit().is_some() {
+            return Ok(Vec::new());
+        }
         let cgroup = self.cgroup.clone();
-        blocking(move || {
-            let created = cgroup.create()?;
-            if let Err(error) = cgroup.apply(&resources) {
-                created.remove()?;
-                return Err(error.into());
-            }
-            Ok(created.directories().to_vec())
-        })
-        .await
+        blocking(move || make(&cgroup, &resources)).await
     }
 
-    /// Starts programs inside.
+    /// Starts programs inside. `resources` are those that a unit is made with;
+    /// `record` hears of the directories that are made beside it.
     ///
     /// # Errors
     /// The shim's own binary cannot be found.
-    pub fn launcher(&self) -> Result<Launcher> {
+    pub fn launcher(
+        &self,
+        resources: Resources,
+        record: Arc<Mutex<Record>>,
+        id: &str,
+    ) -> Result<Launcher> {
         let exe = std::env::current_exe().map_err(Error::system("find the shim's own binary"))?;
+        let join = self.cgroup.directories();
+        let CgroupPath::Unit { slice, unit, .. } = &self.path else {
+            return Ok(Launcher {
+                exe,
+                join,
+                mode: Join::Enter,
+            });
+        };
+        let (sender, receiver) = unbounded_channel();
+        let scope = Scope {
+            placement: self.clone(),
+            slice: slice.clone(),
+            unit: unit.clone(),
+            description: format!("Rampart sandbox {id}"),
+            resources,
+            record,
+        };
+        tokio::spawn(scope.admit(receiver));
         Ok(Launcher {
             exe,
-            join: self.cgroup.directories(),
-            mode: Join::Enter,
+            join,
+            mode: Join::AwaitMembership(sender),
         })
     }
 
-    /// Writes other limits.
+    /// Why no process could be brought in, if that is so.
+    pub fn take_refusal(&self) -> Option<Error> {
+        self.refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Writes other limits: in the files, and in the unit's properties, from
+    /// which systemd would write the files again.
     ///
     /// # Errors
-    /// They contradict each other, or the kernel refuses them.
-    pub async fn update(&self, resources: &LinuxResources) -> Result<()> {
-        let resources = self::resources(Some(resources))?;
+    /// The kernel or systemd refuses them.
+    pub async fn update(&self, resources: Resources) -> Result<()> {
+        let resources = match self.unit() {
+            None => resources,
+            Some(unit) => {
+                let systemd = Systemd::connect().await?;
+                let version = systemd.version().await?;
+                let properties = resources.properties(version, self.host.mode(), false)?;
+                if !properties.is_empty() {
+                    systemd.set(unit, &properties).await?;
+                }
+                resources.rounded_for_systemd()
+            }
+        };
         let cgroup = self.cgroup.clone();
         blocking(move || Ok(cgroup.apply(&resources)?)).await
     }
 }
 
+/// A scope that systemd makes around the first process that is launched.
+struct Scope {
+    placement: Placement,
+    slice: String,
+    unit: String,
+    description: String,
+    resources: Resources,
+    record: Arc<Mutex<Record>>,
+}
+
+impl Scope {
+    /// Brings in each launched process. It waits for that, so it is stopped
+    /// until everything is in place, and killed if that cannot be done.
+    async fn admit(self, mut launched: UnboundedReceiver<Pid>) {
+        let mut made = false;
+        while let Some(pid) = launched.recv().await {
+            // It may have been killed meanwhile, here and below.
+            let _ = kill(pid, Signal::SIGSTOP);
+            let admitted = if made {
+                self.join(pid).await
+            } else {
+                self.make(pid).await
+            };
+            match admitted {
+                Ok(()) => {
+                    made = true;
+                    let _ = kill(pid, Signal::SIGCONT);
+                }
+                Err(error) => {
+                    let refusal = &self.placement.refusal;
+                    *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+            }
+        }
+    }
+
+    async fn make(&self, pid: Pid) -> Result<()> {
+        let mode = self.placement.host.mode();
+        let systemd = Systemd::connect().await?;
+        let version = systemd.version().await?;
+        let mut properties =
+            cgroups::systemd::unit_properties(&self.unit, &self.slice, &self.description, mode);
+        properties.extend(self.resources.properties(version, mode, true)?);
+        let place = systemd.start(&self.unit, &properties, pid).await?;
+        if place != self.placement.path() {
+            systemd.stop(&self.unit).await?;
+            return Err(Error::FailedPrecondition(format!(
+                "systemd put unit {} at {}, not at {}: choose a slice whose name is not that of a cgroup controller",
+                self.unit,
+                place.display(),
+                self.placement.path().display()
+            )));
+        }
+        let cgroup = self.placement.cgroup.clone();
+        let resources = self.resources.rounded_for_systemd();
+        // On version 1 the hierarchies that systemd does not manage are ours,
+        // and what has no property is a file only.
+        let made = blocking(move || make(&cgroup, &resources)).await?;
+        self.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .made
+            .extend(made);
+        self.join(pid).await
+    }
+
+    /// Moves a process into the scope, in the hierarchies where it is not yet.
+    async fn join(&self, pid: Pid) -> Result<()> {
+        let directories = self.placement.cgroup.directories();
+        blocking(move || {
+            for directory in directories {
+                let procs = directory.join("cgroup.procs");
+                std::fs::write(&procs, pid.to_string()).map_err(Error::file("write", procs))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Makes a cgroup with its limits, or nothing.
+fn make(cgroup: &Cgroup, resources: &Resources) -> Result<Vec<PathBuf>> {
+    let created = cgroup.create()?;
+    if let Err(error) = cgroup.apply(resources) {
+        created.remove()?;
+        return Err(error.into());
+    }
+    Ok(created.directories().to_vec())
+}
+
 /// Kills what is left in a task's cgroup and removes the directories that were
-/// made for it.
+/// made for it, and its unit.
 ///
 /// # Errors
 /// Somebody does not die, or a directory stays.
@@ -105,14 +261,19 @@ pub async fn remove(record: Record, deadline: Instant) -> Result<()> {
     if record.cgroup.as_os_str().is_empty() {
         return Ok(());
     }
-    blocking(move || {
+    let unit = record.unit.clone();
+    let killed = blocking(move || {
         let cgroup = Cgroup::new(&Host::detect()?, &record.cgroup)?;
         if record.id == record.sandbox && cgroup.exists() {
             cgroup.kill(deadline)?;
         }
-        Ok(Created::from_directories(record.made).remove()?)
-    })
-    .await
+        Ok(record.made)
+    });
+    let made = killed.await?;
+    if let Some(unit) = unit {
+        Systemd::connect().await?.stop(&unit).await?;
+    }
+    blocking(move || Ok(Created::from_directories(made).remove()?)).await
 }
 
 /// Moves the shim itself into a cgroup that exists (`ShimCgroup` of runc's
@@ -127,11 +288,4 @@ pub fn move_shim(pid: u32, path: &str) -> Result<()> {
         std::fs::write(&file, pid.to_string()).map_err(Error::file("write", file))?;
     }
     Ok(())
-}
-
-fn resources(resources: Option<&LinuxResources>) -> Result<Resources> {
-    Ok(match resources {
-        Some(resources) => Resources::try_from(resources)?,
-        None => Resources::default(),
-    })
 }

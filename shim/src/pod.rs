@@ -24,9 +24,10 @@ use crate::args::check_identifier;
 use crate::bundle::Role;
 use crate::calls::Calls;
 use crate::container::Container;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::events::{Event, Events};
 use crate::exec::Exec;
+use crate::limits::{self, FollowsContainers};
 use crate::options::Options;
 use crate::process::{Exit, State};
 use crate::stdio::Paths;
@@ -127,6 +128,9 @@ impl Pod {
             pid,
             ..TaskCreate::default()
         }));
+        if let Err(error) = self.follow_containers(&container).await {
+            log::warn!("limits of the pod of {}: {}", container.id, chain(&error));
+        }
         // From here on it can end, started or not.
         tokio::spawn(Arc::clone(&self).watch(container));
         Ok(pid)
@@ -495,7 +499,42 @@ impl Pod {
         if container.life.exit().is_some() {
             return Err(Error::FailedPrecondition(format!("task {id} has ended")));
         }
-        container.placement.update(resources).await
+        let update = limits::of_linux(Some(resources))?;
+        if container.is_root() {
+            limits::check(&update, &container.config)?;
+            container.placement.update(update.clone()).await?;
+            // What is said of the pod as a whole stays said.
+            let mut follows = lock(&container.follows);
+            follows.memory &= update.memory.limit.is_none();
+            follows.cpu &= update.cpu.quota.is_none();
+            return Ok(());
+        }
+        container.placement.update(update.clone()).await?;
+        limits::merge(&mut lock(&container.asked), &update);
+        self.follow_containers(&container).await
+    }
+
+    /// Gives the sandbox of `member` the limits of its containers together,
+    /// unless somebody has said what the pod gets.
+    async fn follow_containers(&self, member: &Container) -> Result<()> {
+        let Role::Member { sandbox } = &member.role else {
+            return Ok(());
+        };
+        let root = self.container(sandbox)?;
+        let follows = *lock(&root.follows);
+        if follows == FollowsContainers::default() {
+            return Ok(());
+        }
+        let asked: Vec<_> = self
+            .containers()
+            .values()
+            .filter(|container| container.role == member.role)
+            .filter(|container| !container.life.state().has_ended())
+            .map(|container| lock(&container.asked).clone())
+            .collect();
+        let cgroup = root.placement.cgroup();
+        let together = limits::of_containers(&asked, follows, &root.config, cgroup);
+        root.placement.update(together).await
     }
 
     /// Stats: what the container uses.
@@ -561,6 +600,10 @@ impl Pod {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32, Exit)> {

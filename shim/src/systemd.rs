@@ -159,7 +159,7 @@ impl Systemd {
         let asked = async {
             let path = self.manager.get_unit(name).await?;
             let scope = ScopeProxy::builder(&self.connection)
-                .path(path)?
+                .path(path)
                 .build()
                 .await?;
             scope.control_group().await
