@@ -292,8 +292,14 @@ impl Gvisor {
     /// Starts a created container from the image that [`Self::checkpoint`] wrote.
     ///
     /// # Errors
-    /// [`Error::WrongState`], or why runsc could not.
+    /// [`Error::WrongState`], [`Error::Unsupported`], or why runsc could not.
     pub async fn restore(&self, id: &str, image: &Path) -> Result<()> {
+        if self.live_sentry()?.old {
+            // It wants to create the container itself.
+            return Err(Error::Unsupported {
+                action: "restore a created container",
+            });
+        }
         let (bundle, stdio) = self.begin_start(id)?;
         let dir = bundle.join(cleanup::DIR);
         let args = vec![
@@ -331,13 +337,10 @@ impl Gvisor {
         }
         container.phase = Phase::Running;
         if id != self.id() {
-            let sentry = match table.sentry(self.id()) {
-                Ok(sentry) => sentry,
+            let Ok(sentry) = table.sentry(self.id()) else {
                 // The sandbox ended meanwhile, and nobody else tells it.
-                Err(_) => {
-                    table.container(id)?.end(Exit::lost(SystemTime::now()));
-                    return Ok(());
-                }
+                table.container(id)?.end(Exit::lost(SystemTime::now()));
+                return Ok(());
             };
             let (shared, id) = (self.table.clone(), id.to_owned());
             tokio::spawn(async move {

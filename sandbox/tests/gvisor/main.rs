@@ -3,6 +3,9 @@
 //! One process reaps all children, so there is one runtime, and the cases run one
 //! after the other: this is its own test harness. Arguments filter by name.
 
+#![expect(clippy::unwrap_used, reason = "a panic is how a case fails")]
+#![expect(clippy::print_stdout, reason = "this is the test harness")]
+
 mod host;
 
 use std::fs::File;
@@ -136,7 +139,7 @@ async fn life_of_one_container(host: Rc<Host>) {
     assert_eq!(pod.gvisor.sentry_pid(), None);
     let text = text.await.unwrap();
     assert!(
-        text.starts_with("hello\n") && text.contains("gvisor"),
+        text.starts_with("hello\n") && text.contains("Jan 10 15:06:54 PST 2016"),
         "{text}"
     );
 
@@ -238,13 +241,18 @@ async fn failed_create_leaves_nothing(host: Rc<Host>) {
     let mut spec = pod.make_bundle(SANDBOX, &["true"], false);
     spec.root_mut().as_mut().unwrap().set_path("nowhere".into());
     let bundle = pod.bundle(SANDBOX);
+    let cause = match host.version {
+        Version::Current => "nowhere",
+        // It says what failed, but not with which path.
+        Version::Debian2022 => "mounting root on root",
+    };
     let error = pod
         .gvisor
         .create(SANDBOX, &bundle, &spec, Stdio::Null)
         .await
         .unwrap_err();
     assert!(
-        error.to_string().contains("nowhere"),
+        error.to_string().contains(cause),
         "names the cause: {error}"
     );
     pod.assert_nothing_left(&host).await;
@@ -702,7 +710,7 @@ async fn stopped_sentry(host: Rc<Host>) {
     pod.run("c1", &["sleep", "1000"]).await;
     pod.create("c2", &["true"], Stdio::Null).await.unwrap();
     let sentry = pod.gvisor.sentry_pid().unwrap();
-    kill(sentry, Signal::SIGSTOP).unwrap();
+    stop(sentry).await;
 
     let unresponsive = |error| assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
     unresponsive(pod.gvisor.processes("c1").await.unwrap_err());
@@ -736,12 +744,25 @@ async fn stopped_sentry(host: Rc<Host>) {
     });
     pod.pause().await;
     pod.create("c1", &["true"], Stdio::Null).await.unwrap();
-    kill(pod.gvisor.sentry_pid().unwrap(), Signal::SIGSTOP).unwrap();
+    stop(pod.gvisor.sentry_pid().unwrap()).await;
     let error = pod.gvisor.start("c1").await.unwrap_err();
     assert!(matches!(error, Error::CommandDeadline { .. }), "{error}");
     pod.gvisor.delete(SANDBOX).await.unwrap();
     pod.gvisor.delete("c1").await.unwrap();
     pod.end(&host).await;
+}
+
+/// Stops a process, all its threads.
+async fn stop(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).unwrap();
+    until("every thread to stop", || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            matches!(stat.rsplit_once(") "), Some((_, rest)) if rest.starts_with('T'))
+        })
+    })
+    .await;
 }
 
 async fn cleanup_without_the_shim(host: Rc<Host>) {
@@ -802,7 +823,15 @@ async fn checkpoint_and_restore(host: Rc<Host>) {
     pod.create(SANDBOX, &["sh", "-c", script], Stdio::Null)
         .await
         .unwrap();
-    pod.gvisor.restore(SANDBOX, image.path()).await.unwrap();
+    let restored = pod.gvisor.restore(SANDBOX, image.path()).await;
+    if host.version == Version::Debian2022 {
+        assert!(
+            matches!(restored, Err(Error::Unsupported { .. })),
+            "{restored:?}"
+        );
+        return pod.end(&host).await;
+    }
+    restored.unwrap();
     assert!(!pod.gvisor.processes(SANDBOX).await.unwrap().is_empty());
     pod.gvisor
         .signal(SANDBOX, Target::All, Signal::SIGKILL as i32)
