@@ -8,10 +8,12 @@
 
 mod host;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::future::Future;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -19,7 +21,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sandbox::{Children, Deadlines, Error, Exit, Stdio, Target, Usage, Version, terminal};
+use oci_spec::runtime::LinuxNamespaceType;
+use sandbox::{
+    Children, Deadlines, Error, Exit, Network, Platform, Stdio, Target, Usage, Version, terminal,
+};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -36,6 +41,7 @@ macro_rules! cases {
 fn main() -> ExitCode {
     let cases = cases![
         life_of_one_container,
+        sized_by_its_cgroup,
         exit_codes,
         pod_of_several,
         failed_create_leaves_nothing,
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         cleanup_without_the_shim,
         cgroup_that_cannot_be_joined,
         checkpoint_and_restore,
+        platform_is_probed,
+        network_is_chosen,
     ];
     let runsc = match Host::find() {
         Ok(runsc) => runsc,
@@ -156,6 +164,26 @@ async fn life_of_one_container(host: Rc<Host>) {
     let gone = pod.gvisor.wait(SANDBOX).await.unwrap_err();
     assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
     pod.end(&host).await;
+}
+
+async fn sized_by_its_cgroup(host: Rc<Host>) {
+    let megabytes = 600;
+    let before = host.cgroup.limit_memory(&(megabytes << 20).to_string());
+    let pod = Pod::new(&host);
+    let (stdout, text) = output();
+    pod.create(
+        SANDBOX,
+        &["grep", "MemTotal", "/proc/meminfo"],
+        stdout_only(stdout),
+    )
+    .await
+    .unwrap();
+    pod.gvisor.start(SANDBOX).await.unwrap();
+    assert_eq!(pod.code(SANDBOX).await, 0);
+    let text = text.await.unwrap();
+    assert!(text.contains(&format!(" {} kB", megabytes << 10)), "{text}");
+    pod.end(&host).await;
+    host.cgroup.limit_memory(&before);
 }
 
 async fn exit_codes(host: Rc<Host>) {
@@ -446,14 +474,21 @@ impl Screen {
     }
 
     async fn shows(&mut self, text: &str) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let shown = self.shows_within(text, Duration::from_secs(20)).await;
+        assert!(shown, "{text:?} never came, only {:?}", self.seen);
+    }
+
+    async fn shows_within(&mut self, text: &str, time: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + time;
         while !self.seen.contains(text) {
             match tokio::time::timeout_at(deadline, self.output.recv()).await {
                 Ok(Some(more)) => self.seen.push_str(&more),
-                ended => panic!("{text:?} never came, only {:?} ({ended:?})", self.seen),
+                Ok(None) => panic!("closed after {:?}", self.seen),
+                Err(_) => return false,
             }
         }
         self.seen.clear();
+        true
     }
 
     /// Types as the shim does: signals first, then the bytes.
@@ -512,13 +547,17 @@ async fn terminal_of_a_further_one(host: Rc<Host>) {
 
 async fn drives_a_terminal(pod: &Pod, id: &str, pid: i32, screen: &mut Screen) {
     screen.shows("ready 24 80").await;
-    assert_eq!(screen.type_in(b"\x03"), [Signal::SIGINT]);
     let foreground = Target::Foreground(pid);
-    pod.gvisor
-        .signal(id, foreground, Signal::SIGINT as i32)
-        .await
-        .unwrap();
-    screen.shows("got int").await;
+    let mut shown = false;
+    while !shown {
+        // The shell of the old version may miss it while it forks.
+        assert_eq!(screen.type_in(b"\x03"), [Signal::SIGINT]);
+        pod.gvisor
+            .signal(id, foreground, Signal::SIGINT as i32)
+            .await
+            .unwrap();
+        shown = screen.shows_within("got int", Duration::from_secs(5)).await;
+    }
     terminal::resize(&screen.master, 132, 43).unwrap();
     pod.gvisor
         .signal(id, foreground, Signal::SIGWINCH as i32)
@@ -605,6 +644,11 @@ async fn pause_and_resume(host: Rc<Host>) {
     pod.gvisor.pause().await.unwrap();
     pod.gvisor.pause().await.unwrap();
     assert!(pod.gvisor.is_paused());
+    let exec = pod
+        .gvisor
+        .exec(SANDBOX, &process(&json!({"args": ["true"]})), Stdio::Null)
+        .await;
+    assert!(matches!(exec, Err(Error::WrongState { .. })), "{exec:?}");
     pod.gvisor.resume().await.unwrap();
     assert!(!pod.gvisor.is_paused());
     let exec = pod
@@ -839,4 +883,85 @@ async fn checkpoint_and_restore(host: Rc<Host>) {
         .unwrap();
     assert_eq!(pod.code(SANDBOX).await, 137);
     pod.end(&host).await;
+}
+
+/// Stands for a runsc on which KVM behaves as `script` does.
+fn fake_runsc(dir: &Path, script: &str) -> PathBuf {
+    let fake = dir.join("runsc");
+    std::fs::write(&fake, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&fake, Permissions::from_mode(0o755)).unwrap();
+    fake
+}
+
+async fn platform_is_probed(host: Rc<Host>) {
+    if !Path::new("/dev/kvm").exists() {
+        return println!("platform_is_probed: skipped: there is no /dev/kvm to probe");
+    }
+    let real = host.runsc.display();
+    let works = match host.version {
+        Version::Current => "systrap",
+        Version::Debian2022 => "ptrace",
+    };
+    // Runs everything on the platform that works here, whatever it is asked for.
+    let working = format!(
+        "for arg do shift; case $arg in --platform=*) arg=--platform={works};; esac; \
+         set -- \"$@\" \"$arg\"; done; exec {real} \"$@\""
+    );
+    // Hangs on KVM, as a nested one may, and runs everything else.
+    let hanging = format!("case \"$*\" in *--platform=kvm*) exec sleep 1000;; esac\n{working}");
+    let dir = tempfile::tempdir().unwrap();
+    for (script, platform, works) in [
+        (&working, Platform::Kvm, true),
+        (&hanging, Platform::Kvm, false),
+        (&hanging, Platform::Auto, true),
+    ] {
+        let pod = Pod::with(&host, |config| {
+            config.runsc = fake_runsc(dir.path(), script);
+            config.platform = platform;
+            if script == &hanging {
+                config.deadlines.probe = Duration::from_secs(1);
+            }
+        });
+        let created = pod.create(SANDBOX, &["true"], Stdio::Null).await;
+        assert_eq!(created.is_ok(), works, "{platform:?}: {created:?}");
+        if let Err(error) = created {
+            assert!(matches!(error, Error::Platform { .. }), "{error}");
+        }
+        pod.end(&host).await;
+    }
+}
+
+async fn network_is_chosen(host: Rc<Host>) {
+    for (own_namespace, network) in [(true, Network::Sandbox), (false, Network::Host)] {
+        let pod = Pod::with(&host, |config| config.network = None);
+        if host.version == Version::Debian2022 && own_namespace {
+            // It takes every network namespace for the host's.
+            pod.create(SANDBOX, &["true"], Stdio::Null).await.unwrap();
+            let error = pod.gvisor.start(SANDBOX).await.unwrap_err();
+            assert!(error.to_string().contains("network = \"host\""), "{error}");
+            pod.end(&host).await;
+            continue;
+        }
+        let mut spec = pod.make_bundle(SANDBOX, &["cat", "/proc/net/dev"], false);
+        if !own_namespace {
+            let linux = spec.linux_mut().as_mut().unwrap();
+            let mut namespaces = linux.namespaces().clone().unwrap();
+            namespaces.retain(|namespace| namespace.typ() != LinuxNamespaceType::Network);
+            linux.set_namespaces(Some(namespaces));
+        }
+        let (stdout, text) = output();
+        let bundle = pod.bundle(SANDBOX);
+        pod.gvisor
+            .create(SANDBOX, &bundle, &spec, stdout_only(stdout))
+            .await
+            .unwrap();
+        assert_eq!(pod.gvisor.network(), Some(network));
+        pod.gvisor.start(SANDBOX).await.unwrap();
+        assert_eq!(pod.code(SANDBOX).await, 0);
+        assert!(
+            text.await.unwrap().contains("lo:"),
+            "there is at least loopback"
+        );
+        pod.end(&host).await;
+    }
 }
