@@ -7,6 +7,7 @@
 mod command;
 mod console;
 mod exec;
+mod loopback;
 mod platform;
 pub(crate) mod state;
 mod table;
@@ -223,6 +224,11 @@ impl Gvisor {
         } else {
             self.live_sentry()?.pid
         };
+        if first && self.network() == Some(Network::Sandbox) && spec::makes_network_namespace(spec)
+        {
+            let namespace = PathBuf::from(format!("/proc/{pid}/ns/net"));
+            loopback::bring_up(&namespace).map_err(Error::io("bring loopback up in", namespace))?;
+        }
         let mut table = self.table.lock();
         let container = table.container(id)?;
         container.phase = Phase::Created;
