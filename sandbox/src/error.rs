@@ -129,6 +129,13 @@ pub enum Error {
         cause: String,
     },
 
+    /// This runsc cannot do it.
+    #[error("runsc of 2022 cannot {action}: use a current one")]
+    Unsupported {
+        /// What was asked.
+        action: &'static str,
+    },
+
     /// The platform that was asked for does not work on this host.
     #[error("runsc platform {platform} does not work here: {cause}")]
     Platform {

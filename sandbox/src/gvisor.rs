@@ -7,6 +7,7 @@
 mod command;
 mod console;
 mod exec;
+mod loopback;
 mod platform;
 pub(crate) mod state;
 mod table;
@@ -223,6 +224,11 @@ impl Gvisor {
         } else {
             self.live_sentry()?.pid
         };
+        if first && self.network() == Some(Network::Sandbox) && spec::makes_network_namespace(spec)
+        {
+            let namespace = PathBuf::from(format!("/proc/{pid}/ns/net"));
+            loopback::bring_up(&namespace).map_err(Error::io("bring loopback up in", namespace))?;
+        }
         let mut table = self.table.lock();
         let container = table.container(id)?;
         container.phase = Phase::Created;
@@ -264,13 +270,17 @@ impl Gvisor {
             gid: state.gid,
             old,
         };
-        self.table.lock().sentry = Some(sentry);
+        {
+            let mut table = self.table.lock();
+            table.sentry = Some(sentry);
+            table.ended_by = None;
+        }
 
         let (children, table) = (self.runsc.children.clone(), self.table.clone());
         let id = self.id().to_owned();
         tokio::spawn(async move {
             let reaped = children.wait(pid).await;
-            table.lock().sentry_ended(&id, reaped);
+            table.lock().sentry_ended(&id, pid, reaped);
         });
         Ok(pid)
     }
@@ -292,8 +302,14 @@ impl Gvisor {
     /// Starts a created container from the image that [`Self::checkpoint`] wrote.
     ///
     /// # Errors
-    /// [`Error::WrongState`], or why runsc could not.
+    /// [`Error::WrongState`], [`Error::Unsupported`], or why runsc could not.
     pub async fn restore(&self, id: &str, image: &Path) -> Result<()> {
+        if self.live_sentry()?.old {
+            // It wants to create the container itself.
+            return Err(Error::Unsupported {
+                action: "restore a created container",
+            });
+        }
         let (bundle, stdio) = self.begin_start(id)?;
         let dir = bundle.join(cleanup::DIR);
         let args = vec![
@@ -309,6 +325,7 @@ impl Gvisor {
 
     fn begin_start(&self, id: &str) -> Result<(PathBuf, Stdio)> {
         let mut table = self.table.lock();
+        table.check_not_paused(id, "start")?;
         if id != self.id() {
             // Earlier it fails, and takes a sandbox of 2022 down.
             table.container_in(self.id(), Phase::Running, "start a container beside")?;
@@ -331,13 +348,10 @@ impl Gvisor {
         }
         container.phase = Phase::Running;
         if id != self.id() {
-            let sentry = match table.sentry(self.id()) {
-                Ok(sentry) => sentry,
+            let Ok(sentry) = table.sentry(self.id()) else {
                 // The sandbox ended meanwhile, and nobody else tells it.
-                Err(_) => {
-                    table.container(id)?.end(Exit::lost(SystemTime::now()));
-                    return Ok(());
-                }
+                table.container(id)?.end(Exit::lost(SystemTime::now()));
+                return Ok(());
             };
             let (shared, id) = (self.table.clone(), id.to_owned());
             tokio::spawn(async move {
@@ -369,6 +383,7 @@ impl Gvisor {
         spec::check_process(id, process)?;
         let (sentry, capabilities) = {
             let mut table = self.table.lock();
+            table.check_not_paused(id, "exec in")?;
             let container = table.container_in(id, Phase::Running, "exec in")?;
             let capabilities = container.capabilities.clone();
             (table.sentry(self.id())?, capabilities)
@@ -518,7 +533,7 @@ impl Gvisor {
         Ok(())
     }
 
-    /// The processes of a container, as pids inside the sandbox.
+    /// The processes of a container, as pids inside the sandbox; none before its start.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the container or its sandbox has ended.
@@ -528,6 +543,9 @@ impl Gvisor {
             pid: i32,
         }
         let sentry = self.sentry_of_running(id)?;
+        if self.table.lock().container(id)?.phase != Phase::Running {
+            return Ok(Vec::new());
+        }
         let processes: Option<Vec<Listed>> = self
             .ask(&sentry, "containerManager.Processes", &id)
             .await
@@ -658,6 +676,10 @@ impl Gvisor {
             self.kill_sentry(Signal::SIGKILL as i32);
         }
         cleanup(&self.runsc.config, self.id(), id, &bundle).await?;
+        if first {
+            // Killed above, so this is only until it is reaped.
+            self.wait(id).await?;
+        }
         self.table.lock().forget(id);
         Ok(())
     }
@@ -711,17 +733,18 @@ impl Gvisor {
             .get()
             .copied()
             .unwrap_or((Platform::Systrap, Network::Sandbox));
-        self.runsc
-            .run(Call {
-                verb,
-                id,
-                args,
-                dir,
-                stdio,
-                platform,
-                network,
-            })
-            .await
+        let call = Call {
+            verb,
+            id,
+            args,
+            dir,
+            stdio,
+            platform,
+            network,
+        };
+        let result = self.runsc.run(call).await;
+        crate::stdio::give_null_back();
+        result.map_err(explained)
     }
 
     /// Asks for something that has no answer but that it is done.
@@ -864,6 +887,20 @@ fn chown_stream(fd: &OwnedFd, (uid, gid): (Option<Uid>, Option<Gid>)) -> nix::Re
         Ok(())
     } else {
         fchown(fd, uid, gid)
+    }
+}
+
+/// Adds what to do to a message of runsc that does not say it.
+fn explained(error: Error) -> Error {
+    match error {
+        Error::Runsc { verb, id, cause } if cause.contains("in root network namespace") => {
+            let cause = format!(
+                "{cause}; the network namespace is the host's, or this runsc is of 2022, whose \
+                 test for that fails on present kernels: set network = \"host\" or \"none\""
+            );
+            Error::Runsc { verb, id, cause }
+        }
+        error => error,
     }
 }
 

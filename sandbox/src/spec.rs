@@ -126,6 +126,12 @@ pub fn network(spec: &Spec) -> Network {
     }
 }
 
+/// Whether the container gets a network namespace that is made for it, empty.
+#[must_use]
+pub fn makes_network_namespace(spec: &Spec) -> bool {
+    matches!(network_namespace(spec), NetworkNamespace::New)
+}
+
 enum NetworkNamespace {
     Hosts,
     New,

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, chown};
 
 /// Where the standard streams of a process go.
 #[derive(Debug)]
@@ -60,4 +61,17 @@ pub(crate) fn null() -> io::Result<OwnedFd> {
         .write(true)
         .open("/dev/null")
         .map(File::into)
+}
+
+/// Gives `/dev/null` back to root: runsc of 2022 gives every stream of a container
+/// to the user it runs as, devices of the host too.
+pub(crate) fn give_null_back() {
+    /// `nobody`, as whom it runs.
+    const NOBODY: u32 = 65534;
+    let root = (Some(0), Some(0));
+    if std::fs::metadata("/dev/null").is_ok_and(|null| null.uid() == NOBODY)
+        && let Err(error) = chown("/dev/null", root.0, root.1)
+    {
+        log::warn!("/dev/null belongs to nobody and cannot be given back to root: {error}");
+    }
 }

@@ -165,17 +165,18 @@ fn failure(verb: &'static str, id: &str, status: Status, log: &str, stderr: &str
     Error::Runsc { verb, id, cause }
 }
 
-/// The first error line of a JSON log.
+/// The first error in a log of JSON objects, which not all versions put on lines.
 fn first_error(log: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Line {
+    struct Entry {
         msg: String,
         level: String,
     }
-    log.lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok())
-        .find(|line| matches!(line.level.as_str(), "error" | "fatal" | "panic"))
-        .map(|line| line.msg.trim().to_owned())
+    serde_json::Deserializer::from_str(log)
+        .into_iter::<Entry>()
+        .map_while(std::result::Result::ok)
+        .find(|entry| matches!(entry.level.as_str(), "error" | "fatal" | "panic"))
+        .map(|entry| entry.msg.trim().to_owned())
 }
 
 /// The start of a file; empty if there is none.
@@ -202,7 +203,7 @@ mod tests {
 
     const LOG: &str = concat!(
         "{\"msg\":\"slow\",\"level\":\"warning\",\"time\":\"t\"}\n",
-        "{\"msg\":\"no such file: /x\",\"level\":\"error\",\"time\":\"t\"}\n",
+        "{\"msg\":\"no such file: /x\",\"level\":\"error\",\"time\":\"t\"}",
         "{\"msg\":\"waiting for sandbox to start: EOF\",\"level\":\"error\",\"time\":\"t\"}",
     );
 

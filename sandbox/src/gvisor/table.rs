@@ -142,6 +142,18 @@ impl Table {
         })
     }
 
+    /// A paused sentry would take the request and not carry it out.
+    pub(crate) fn check_not_paused(&self, id: &str, action: &'static str) -> Result<()> {
+        if self.paused {
+            return Err(Error::WrongState {
+                id: id.to_owned(),
+                action,
+                state: "paused",
+            });
+        }
+        Ok(())
+    }
+
     pub(crate) fn sentry(&self, sandbox_id: &str) -> Result<Sentry> {
         self.sentry.clone().ok_or_else(|| Error::NotFound {
             object: format!("the sentry of sandbox {sandbox_id}"),
@@ -177,9 +189,14 @@ impl Table {
         self.execs.retain(|(container, _), _| container != id);
     }
 
-    /// The sentry of `sandbox_id` was reaped: the first container has ended with
-    /// it, and so have those that did not run yet. Who runs is told by its own wait.
-    pub(crate) fn sentry_ended(&mut self, sandbox_id: &str, reaped: Reaped) {
+    /// The sentry `pid` was reaped: the first container, `sandbox_id`, has ended
+    /// with it, and so have those that did not run yet. Who runs is told by its
+    /// own wait.
+    pub(crate) fn sentry_ended(&mut self, sandbox_id: &str, pid: Pid, reaped: Reaped) {
+        if self.sentry.as_ref().is_none_or(|sentry| sentry.pid != pid) {
+            // That of a create that failed and was repeated.
+            return;
+        }
         self.sentry = None;
         self.paused = false;
         for (id, container) in &self.containers {
@@ -279,6 +296,7 @@ fn publish(sender: &watch::Sender<Option<Exit>>, exit: Exit) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gvisor::urpc::Address;
 
     const AT: SystemTime = SystemTime::UNIX_EPOCH;
 
@@ -312,7 +330,19 @@ mod tests {
 
     #[test]
     fn with_the_sentry_end_those_whom_no_wait_tells() {
-        let mut table = Table::default();
+        let pid = Pid::from_raw(7);
+        let control = Control::new("s", Address::Abstract("s".to_owned()));
+        let sentry = Sentry {
+            pid,
+            control,
+            uid: 0,
+            gid: 0,
+            old: false,
+        };
+        let mut table = Table {
+            sentry: Some(sentry),
+            ..Table::default()
+        };
         for (id, phase) in [
             ("s", Phase::Running),
             ("c", Phase::Created),
@@ -322,13 +352,13 @@ mod tests {
             container.phase = phase;
             table.containers.insert(id.to_owned(), container);
         }
-        table.sentry_ended(
-            "s",
-            Reaped {
-                status: Status::Exited(3),
-                at: AT,
-            },
-        );
+        let reaped = Reaped {
+            status: Status::Exited(3),
+            at: AT,
+        };
+        table.sentry_ended("s", Pid::from_raw(6), reaped);
+        assert!(table.sentry.is_some(), "another's end");
+        table.sentry_ended("s", pid, reaped);
         let code = |id: &str| table.containers[id].exit().map(|exit| exit.code);
         assert_eq!(
             (code("s"), code("c"), code("r")),

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,20 @@ impl Cgroup {
         };
         let here = |line: &&str| line.rsplit(':').next() == self.path.to_str();
         places.is_empty() || places.lines().filter(here).count() == self.dirs.len()
+    }
+
+    /// Sets the memory limit; returns what it was.
+    pub(crate) fn limit_memory(&self, limit: &str) -> String {
+        let files = ["memory.max", "memory.limit_in_bytes"];
+        let file = self
+            .dirs
+            .iter()
+            .flat_map(|dir| files.map(|file| dir.join(file)))
+            .find(|file| file.exists())
+            .unwrap();
+        let before = fs::read_to_string(&file).unwrap();
+        fs::write(file, limit).unwrap();
+        before.trim().to_owned()
     }
 
     pub(crate) fn members(&self) -> Vec<i32> {
@@ -248,6 +263,8 @@ impl Pod {
     }
 
     pub(crate) async fn assert_nothing_left(&self, host: &Host) {
+        let null = fs::metadata("/dev/null").unwrap();
+        assert_eq!((null.uid(), null.gid()), (0, 0), "the host's /dev/null");
         until("the cgroup to be empty", || {
             host.cgroup.members().is_empty()
         })
