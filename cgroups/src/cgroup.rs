@@ -171,6 +171,18 @@ impl Cgroup {
         }
     }
 
+    /// Has the kernel count block I/O. On version 1 Linux 6.10 and later counts
+    /// only for disks that somebody throttles; this throttles each disk to
+    /// "no limit", which counts and slows nothing down. Elsewhere it has
+    /// nothing to do. Worth calling once a cgroup; what cannot be counted stays
+    /// absent in the statistics.
+    pub fn count_block_io(&self) {
+        match self {
+            Self::V1(v1) => v1.count_block_io(),
+            Self::V2(_) => {}
+        }
+    }
+
     /// How many of its processes the kernel has killed for want of memory,
     /// since it was made. `None` where the kernel does not say.
     ///

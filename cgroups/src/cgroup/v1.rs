@@ -12,6 +12,7 @@ use crate::file;
 use crate::host::{Hierarchy, Version};
 use crate::limits::{Limits, UNLIMITED_FROM, cpu_quota_v1};
 use crate::resources::{Files, Resources};
+use crate::stats::parse;
 use crate::units::{Bytes, Limit};
 
 /// A cgroup in several hierarchies.
@@ -123,6 +124,23 @@ impl V1 {
             }
         }
         limits
+    }
+
+    pub(super) fn count_block_io(&self) {
+        let Some(file) = self.file("blkio.throttle.read_bps_device") else {
+            return;
+        };
+        let partitions = file::read_if_there(Path::new("/proc/partitions")).unwrap_or_default();
+        for (major, minor) in parse::partitions(&partitions).into_keys() {
+            // Partitions are refused, their disk stands for them. A limit that
+            // is set already must stay.
+            let device = format!("{major}:{minor} ");
+            let set = file::read_if_there(&file)
+                .is_some_and(|t| t.lines().any(|l| l.starts_with(&device)));
+            if !set {
+                let _ = file::try_write(&file, &format!("{device}0"));
+            }
+        }
     }
 
     pub(super) fn freeze(&self, deadline: Instant) -> Result<()> {
