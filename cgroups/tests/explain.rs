@@ -1,5 +1,7 @@
 //! The `explain` example, as a program: its answers and its strictness.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
