@@ -108,7 +108,9 @@ impl Host {
         let path = proc.join("self/mountinfo");
         let mut mounts = parse_mountinfo(&file::read(&path)?);
         // A hierarchy may be seen at several places (bind mounts into
-        // containers): those below the root come first, shorter ones before.
+        // containers): those below the root come first, shorter ones before,
+        // and of several at one place the last, which hides the others.
+        mounts.reverse();
         mounts.sort_by_key(|m| (!m.mount.starts_with(root), m.mount.as_os_str().len()));
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
@@ -326,8 +328,8 @@ mod tests {
         assert_eq!(
             names,
             [
-                "memory",
                 "cpuset",
+                "memory",
                 "name=systemd",
                 "hugetlb,misc",
                 "cpu,cpuacct"
@@ -377,6 +379,13 @@ mod tests {
         assert_eq!(host.hierarchies()[0].root, Path::new("/docker/0 a"));
         // Not /docker/0 a/docker/0 a/inner.
         assert_eq!(host.own_cgroup().unwrap(), Path::new("/inner"));
+    }
+
+    #[test]
+    fn a_mount_over_another_hides_it() {
+        let mounts = "30 23 0:26 / ROOT rw - cgroup2 cgroup2 rw\n31 30 0:26 /nest ROOT rw - cgroup2 cgroup2 rw\n";
+        let (_temp, host) = host(mounts, "0::/nest/self\n");
+        assert_eq!(host.unwrap().own_cgroup().unwrap(), Path::new("/self"));
     }
 
     #[test]
