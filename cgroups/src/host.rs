@@ -320,19 +320,20 @@ mod tests {
         );
         let host = host.unwrap();
         assert_eq!(host.mode(), Mode::Hybrid);
-        let names: Vec<_> = host
+        let mut names: Vec<_> = host
             .hierarchies()
             .iter()
             .map(|h| h.controllers.join(","))
             .collect();
+        names.sort();
         assert_eq!(
             names,
             [
+                "cpu,cpuacct",
                 "cpuset",
-                "memory",
-                "name=systemd",
                 "hugetlb,misc",
-                "cpu,cpuacct"
+                "memory",
+                "name=systemd"
             ]
         );
         assert!(
@@ -340,8 +341,13 @@ mod tests {
                 .iter()
                 .all(|h| h.noprefix == h.has("cpuset"))
         );
+        let cpu = host
+            .hierarchies()
+            .iter()
+            .find(|h| h.has("cpuacct"))
+            .unwrap();
         assert_eq!(
-            host.hierarchies()[4].directory(Path::new("/a/b")),
+            cpu.directory(Path::new("/a/b")),
             temp.path().join("cg/cpu,cpuacct/a/b")
         );
         assert_eq!(host.own_cgroup().unwrap(), Path::new("/m"));
