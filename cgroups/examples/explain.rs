@@ -51,6 +51,9 @@ fn main() -> ExitCode {
 fn explain(arguments: &Arguments) -> Result<Value, Box<dyn std::error::Error>> {
     let config = read_config(&arguments.config)?;
     let linux = &config["linux"];
+    if !linux.is_null() && !linux.is_object() {
+        return Err("linux: it is an object".into());
+    }
     let cgroups_path = match &linux["cgroupsPath"] {
         Value::Null => None,
         Value::String(path) => Some(path.as_str()),
@@ -59,8 +62,16 @@ fn explain(arguments: &Arguments) -> Result<Value, Box<dyn std::error::Error>> {
     let resources = match &linux["resources"] {
         Value::Null => Resources::default(),
         given => {
-            let spec: LinuxResources = serde_json::from_value(given.clone())
-                .map_err(|e| format!("linux.resources: {e}"))?;
+            let mut given = given.clone();
+            // The type cannot tell a limit that is not there from 0.
+            if given["pids"].is_object()
+                && given["pids"]["limit"].is_null()
+                && let Some(resources) = given.as_object_mut()
+            {
+                resources.remove("pids");
+            }
+            let spec: LinuxResources =
+                serde_json::from_value(given).map_err(|e| format!("linux.resources: {e}"))?;
             Resources::try_from(&spec)?
         }
     };

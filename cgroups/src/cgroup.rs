@@ -4,21 +4,20 @@
 //! process from the host and the path.
 
 mod kill;
+pub(crate) mod tree;
 pub(crate) mod v1;
 pub(crate) mod v2;
+mod write;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use crate::created::{Created, Making};
 use crate::error::{Error, Result};
-use crate::file;
-use crate::host::{Hierarchy, Host, Mode, Version};
+use crate::host::{Hierarchy, Host, Mode};
 use crate::limits::Limits;
 use crate::oom::{self, OomWatch};
 use crate::resources::Resources;
@@ -110,6 +109,10 @@ impl Cgroup {
     /// empty cpusets are filled from above (version 1). A directory that is
     /// there already is used as it is, and is not in the answer.
     ///
+    /// A unit's cgroup is systemd's to make. On version 1 this makes what
+    /// systemd has left out, once the unit is there (it manages cpu, cpuacct,
+    /// blkio, memory, devices and pids only); on version 2 nothing is left out.
+    ///
     /// # Errors
     /// A directory cannot be made; those made before it are removed again.
     pub fn create(&self) -> Result<Created> {
@@ -148,7 +151,7 @@ impl Cgroup {
     pub fn pids(&self) -> Result<Vec<Pid>> {
         let mut pids = BTreeSet::new();
         for directory in self.directories() {
-            subtree_pids(&directory, &mut pids)?;
+            tree::subtree_pids(&directory, &mut pids)?;
         }
         Ok(pids.into_iter().map(Pid::from_raw).collect())
     }
@@ -254,138 +257,3 @@ impl Cgroup {
 
 /// How long to sleep between two looks at something that is about to change.
 pub(crate) const POLL: Duration = Duration::from_millis(1);
-
-/// Makes the directory of `path` in one hierarchy, parents first. `prepare` is
-/// called with each directory once it is there, from the mount down; with
-/// `true` for the last.
-pub(crate) fn make(
-    hierarchy: &Hierarchy,
-    path: &Path,
-    making: &mut Making,
-    prepare: impl Fn(&Path, bool) -> Result<()>,
-) -> Result<()> {
-    /// A parent may go while we are about it: it was empty, and whoever made
-    /// it was done with it.
-    const TRIES: u32 = 10;
-    let mut tries = 0;
-    'again: loop {
-        tries += 1;
-        let mut directory = hierarchy.mount.clone();
-        prepare(&directory, false)?;
-        let mut parts = path.components().skip(1).peekable();
-        while let Some(part) = parts.next() {
-            directory.push(part);
-            let last = parts.peek().is_none();
-            let made = making
-                .directory(&directory)
-                .and_then(|()| prepare(&directory, last));
-            match made {
-                Ok(()) => {}
-                Err(
-                    Error::Create { source, .. }
-                    | Error::Write { source, .. }
-                    | Error::Read { source, .. },
-                ) if file::gone(&source) && tries < TRIES && hierarchy.mount.is_dir() => {
-                    continue 'again;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        return Ok(());
-    }
-}
-
-/// Adds the processes in `directory` and below it.
-pub(crate) fn subtree_pids(directory: &Path, pids: &mut BTreeSet<i32>) -> Result<()> {
-    let members = match fs::read_to_string(directory.join("cgroup.procs")) {
-        // A threaded cgroup lists threads only, and not its processes.
-        Err(e) if file::is(&e, &[Errno::EOPNOTSUPP]) => {
-            fs::read_to_string(directory.join("cgroup.threads"))
-        }
-        answer => answer,
-    };
-    match members {
-        // 0 stands for a process that this PID namespace does not show.
-        Ok(text) => pids.extend(
-            text.lines()
-                .filter_map(|l| l.parse::<i32>().ok())
-                .filter(|pid| *pid != 0),
-        ),
-        Err(e) if file::gone(&e) => return Ok(()),
-        Err(source) => {
-            return Err(Error::Read {
-                path: directory.join("cgroup.procs"),
-                source,
-            });
-        }
-    }
-    children(directory)
-        .iter()
-        .try_for_each(|child| subtree_pids(child, pids))
-}
-
-/// The cgroups right below `directory`.
-pub(crate) fn children(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-        .map(|e| e.path())
-        .collect()
-}
-
-/// Files whose value may be too big or small for the present quota. The kernel
-/// says EINVAL; they are tried again once the new quota is in place.
-const AFTER_QUOTA: [&str; 3] = ["cpu.cfs_period_us", "cpu.cfs_burst_us", "cpu.max.burst"];
-const QUOTAS: [&str; 2] = ["cpu.cfs_quota_us", "cpu.max"];
-
-/// Writes settings in order: `(name, file, value)`.
-pub(crate) fn write_all(settings: &[(String, PathBuf, String)]) -> Result<()> {
-    let mut later: Vec<&(String, PathBuf, String)> = Vec::new();
-    for (at, setting) in settings.iter().enumerate() {
-        let (name, path, value) = setting;
-        match file::try_write(path, value) {
-            Ok(()) => {}
-            Err(e) if file::is(&e, &[Errno::ENOENT]) && forgivable(name, value) => {}
-            Err(e)
-                if file::is(&e, &[Errno::EINVAL])
-                    && AFTER_QUOTA.contains(&name.as_str())
-                    && settings[at..]
-                        .iter()
-                        .any(|(n, ..)| QUOTAS.contains(&n.as_str())) =>
-            {
-                later.push(setting);
-            }
-            Err(source) => {
-                return Err(Error::Write {
-                    path: path.clone(),
-                    value: value.clone(),
-                    source,
-                });
-            }
-        }
-        if QUOTAS.contains(&name.as_str()) {
-            for (_, path, value) in later.drain(..) {
-                file::write(path, value)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A file that may be missing: reservations of huge pages came with Linux 5.7,
-/// and without swap accounting "no swap limit" and "no swap" hold anyway.
-fn forgivable(name: &str, value: &str) -> bool {
-    match name {
-        "memory.swap.max" => matches!(value, "max" | "0"),
-        "memory.memsw.limit_in_bytes" => value == "-1",
-        name => name.starts_with("hugetlb.") && name.contains(".rsvd."),
-    }
-}
-
-/// The hierarchies of one version.
-pub(crate) fn version_of(
-    hierarchies: &[Hierarchy],
-    version: Version,
-) -> impl Iterator<Item = &Hierarchy> {
-    hierarchies.iter().filter(move |h| h.version == version)
-}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use crate::cgroup::{children, subtree_pids};
+use crate::cgroup::tree::{children, subtree_pids};
 use crate::error::{Error, Result};
 use crate::file;
 

@@ -108,7 +108,9 @@ impl Host {
         let path = proc.join("self/mountinfo");
         let mut mounts = parse_mountinfo(&file::read(&path)?);
         // A hierarchy may be seen at several places (bind mounts into
-        // containers): those below the root come first, shorter ones before.
+        // containers): those below the root come first, shorter ones before,
+        // and of several at one place the last, which hides the others.
+        mounts.reverse();
         mounts.sort_by_key(|m| (!m.mount.starts_with(root), m.mount.as_os_str().len()));
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
@@ -318,19 +320,20 @@ mod tests {
         );
         let host = host.unwrap();
         assert_eq!(host.mode(), Mode::Hybrid);
-        let names: Vec<_> = host
+        let mut names: Vec<_> = host
             .hierarchies()
             .iter()
             .map(|h| h.controllers.join(","))
             .collect();
+        names.sort();
         assert_eq!(
             names,
             [
-                "memory",
+                "cpu,cpuacct",
                 "cpuset",
-                "name=systemd",
                 "hugetlb,misc",
-                "cpu,cpuacct"
+                "memory",
+                "name=systemd"
             ]
         );
         assert!(
@@ -338,8 +341,13 @@ mod tests {
                 .iter()
                 .all(|h| h.noprefix == h.has("cpuset"))
         );
+        let cpu = host
+            .hierarchies()
+            .iter()
+            .find(|h| h.has("cpuacct"))
+            .unwrap();
         assert_eq!(
-            host.hierarchies()[4].directory(Path::new("/a/b")),
+            cpu.directory(Path::new("/a/b")),
             temp.path().join("cg/cpu,cpuacct/a/b")
         );
         assert_eq!(host.own_cgroup().unwrap(), Path::new("/m"));
@@ -377,6 +385,13 @@ mod tests {
         assert_eq!(host.hierarchies()[0].root, Path::new("/docker/0 a"));
         // Not /docker/0 a/docker/0 a/inner.
         assert_eq!(host.own_cgroup().unwrap(), Path::new("/inner"));
+    }
+
+    #[test]
+    fn a_mount_over_another_hides_it() {
+        let mounts = "30 23 0:26 / ROOT rw - cgroup2 cgroup2 rw\n31 30 0:26 /nest ROOT rw - cgroup2 cgroup2 rw\n";
+        let (_temp, host) = host(mounts, "0::/nest/self\n");
+        assert_eq!(host.unwrap().own_cgroup().unwrap(), Path::new("/self"));
     }
 
     #[test]

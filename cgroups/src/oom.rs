@@ -14,7 +14,8 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::cgroup::{Cgroup, children};
+use crate::cgroup::Cgroup;
+use crate::cgroup::tree::children;
 use crate::error::{Error, Result};
 use crate::file;
 

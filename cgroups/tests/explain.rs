@@ -138,6 +138,17 @@ fn relative_to_the_own_cgroup() {
 }
 
 #[test]
+fn a_limit_that_is_absent_is_not_zero() {
+    for (pids, files) in [
+        (json!({}), json!([])),
+        (json!({"limit": 0}), json!([["pids.max", "1"]])),
+    ] {
+        let config = json!({"linux": {"cgroupsPath": "/x", "resources": {"pids": pids}}});
+        assert_eq!(explain(&config, &["--mode", "unified"]).0["files"], files);
+    }
+}
+
+#[test]
 fn a_root_decides_which_weight_file() {
     let config =
         json!({"linux": {"cgroupsPath": "/p/c", "resources": {"blockIO": {"weight": 500}}}});

@@ -45,6 +45,11 @@ const TESTS: &[(&str, Test)] = &[
         a_process_is_inside_everywhere,
     ),
     ("a_failed_enter_goes_back", a_failed_enter_goes_back),
+    ("nested_paths_are_not_doubled", nested_paths_are_not_doubled),
+    (
+        "a_read_only_file_system_is_named",
+        a_read_only_file_system_is_named,
+    ),
     ("another_may_move_the_process", another_may_move_the_process),
     (
         "limits_are_written_and_updated",
@@ -191,6 +196,9 @@ fn a_failed_create_leaves_nothing(host: &Host) {
 
 fn a_process_is_inside_everywhere(host: &Host) {
     let place = Place::new(host, "c");
+    if host.hierarchies().iter().all(|h| h.root != Path::new("/")) {
+        assert_eq!(host.own_cgroup().unwrap(), Path::new("/self"), "in a nest");
+    }
     let parent = Inhabitant::new("fork 2", &place.cgroup);
     let pid = parent.pid();
     verify_membership(pid, &place.cgroup.directories()).unwrap();
@@ -240,6 +248,39 @@ fn a_failed_enter_goes_back(host: &Host) {
         let error = enter(&inner.cgroup.parent().unwrap().directories()).unwrap_err();
         assert!(error.to_string().contains("busy"), "{error}");
         assert_eq!(membership(Pid::this()).unwrap(), before);
+    }
+}
+
+/// In a container's view: the mounts show a part of the hierarchies only, once
+/// without and once with a cgroup namespace.
+fn nested_paths_are_not_doubled(host: &Host) {
+    let place = Place::new(host, "nest/self");
+    for job in ["nest", "nest-namespace"] {
+        match Inhabitant::spawn(job, &place.cgroup).wait().code() {
+            Some(0) => {}
+            Some(127) => println!("  skipped: there is no unshare in the PATH"),
+            other => panic!("{job}: {other:?}"),
+        }
+    }
+}
+
+/// What the two jobs of that test run, in there. In its own namespace on
+/// version 2 the process is in the root that it sees, so nothing below can have
+/// controllers: only the first ones.
+const NESTED_TESTS: [&str; 5] = [
+    "what_is_made_is_removed",
+    "a_failed_create_leaves_nothing",
+    "a_process_is_inside_everywhere",
+    "limits_are_written_and_updated",
+    "an_oom_kill_is_seen",
+];
+
+fn a_read_only_file_system_is_named(host: &Host) {
+    let place = Place::new(host, "c");
+    match Inhabitant::spawn("read-only", &place.cgroup).wait().code() {
+        Some(0) => {}
+        Some(127) => println!("  skipped: there is no unshare in the PATH"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -317,8 +358,15 @@ fn limits_are_written_and_updated(host: &Host) {
     assert_eq!(read("pids.max"), "max");
     assert_eq!(place.cgroup.stats().pids.limit, Some(Limit::Unlimited));
 
-    let huge = host.hierarchies().iter().any(|h| h.has("hugetlb"));
-    if huge {
+    let pages = ["hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes"];
+    let there = |file: &&str| {
+        place
+            .cgroup
+            .directories()
+            .iter()
+            .any(|d| d.join(file).exists())
+    };
+    if pages.iter().any(there) {
         // On a hybrid host this may be a controller of the version 2 side.
         place.apply(r#"{"hugepageLimits":[{"pageSize":"2MB","limit":4194304}]}"#);
         let stats = place.cgroup.stats();
@@ -960,6 +1008,7 @@ fn inhabit(arguments: &[String]) -> ExitCode {
     let words: Vec<&str> = job.split(' ').collect();
     match words[..] {
         ["await"] => await_membership(directories, soon()).unwrap(),
+        ["refused-all"] => {}
         _ => enter(directories).unwrap(),
     }
     match words[..] {
@@ -1008,6 +1057,41 @@ fn inhabit(arguments: &[String]) -> ExitCode {
                 }
             }
         }
+        ["nest"] => return in_new_mounts("--mount", "bind", directories, &NESTED_TESTS),
+        ["nest-namespace"] => {
+            let unified = Host::detect().unwrap().mode() == Mode::Unified;
+            let tests = if unified {
+                &NESTED_TESTS[..3]
+            } else {
+                &NESTED_TESTS[..]
+            };
+            return in_new_mounts("--mount --cgroup", "anew", directories, tests);
+        }
+        ["read-only"] => {
+            return in_new_mounts(
+                "--mount",
+                "read-only",
+                directories,
+                &["inhabitant", "refused-all", "/"],
+            );
+        }
+        ["refused-all"] => {
+            let host = Host::detect().unwrap();
+            let cgroup = Cgroup::new(&host, &path("x")).unwrap();
+            let error = cgroup.create().unwrap_err().to_string();
+            assert!(
+                error.contains("make cgroup") && error.contains("Read-only"),
+                "{error}"
+            );
+            let error = enter(&cgroup.parent().unwrap().directories())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("cgroup.procs"), "{error}");
+            // What is not there is removed, also where nothing can be.
+            Created::from_directories(cgroup.directories())
+                .remove()
+                .unwrap();
+        }
         ["write", bytes, file] => return write_direct(Path::new(file), bytes.parse().unwrap()),
         ["kill-self"] => {
             let host = Host::detect().unwrap();
@@ -1036,6 +1120,54 @@ fn again(job: &str, directories: &[String]) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+/// Runs this program again with other mounts of its hierarchies: the nest that
+/// this process is in, mounted over each `bind`, or each mounted `anew` in the
+/// process's own cgroup namespace, or each `read-only`.
+fn in_new_mounts(unshare: &str, how: &str, directories: &[String], arguments: &[&str]) -> ExitCode {
+    let host = Host::detect().unwrap();
+    let mut script = "set -e; mount --make-rprivate /\n".to_owned();
+    for (hierarchy, directory) in host.hierarchies().iter().zip(directories) {
+        let mount = hierarchy.mount.display();
+        let nest = Path::new(directory).parent().unwrap().display();
+        let kind = match hierarchy.version {
+            cgroups::Version::V2 => "-t cgroup2".to_owned(),
+            cgroups::Version::V1 => match hierarchy.controllers.join(",") {
+                name if name.starts_with("name=") => format!("-t cgroup -o none,{name}"),
+                controllers => format!("-t cgroup -o {controllers}"),
+            },
+        };
+        script += &match how {
+            "bind" => format!("mount --bind {nest} {mount}\n"),
+            "anew" => format!("umount {mount}; mount {kind} none {mount}\n"),
+            _ => format!("mount --bind {mount} {mount}; mount -o remount,bind,ro {mount}\n"),
+        };
+    }
+    script += "exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(unshare.split(' '))
+        .args(["sh", "-c", &script, "sh"]);
+    command
+        .arg(std::env::current_exe().unwrap())
+        .args(arguments);
+    let Ok(output) = command.output() else {
+        return ExitCode::from(127);
+    };
+    if output.status.success() {
+        return ExitCode::SUCCESS;
+    }
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let _ = writeln!(
+        io::stderr(),
+        "{how}: {}\n{}{}",
+        output.status,
+        said[0],
+        said[1]
+    );
+    ExitCode::FAILURE
 }
 
 /// Hundredths of a second of CPU time of this process (proc_pid_stat(5)).

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use super::{POLL, make, v2, version_of, write_all};
+use super::tree::{make, version_of};
+use super::write::{Setting, controller, refuse_absent, write_all};
+use super::{POLL, v2};
 use crate::created::Making;
 use crate::error::{Error, Result};
 use crate::file;
@@ -44,17 +46,16 @@ impl V1 {
             resources.files_v1(|file| blkio.as_ref().is_some_and(|d| d.join(file).exists()))?;
         let mut settings = Vec::new();
         let mut on_v2 = BTreeSet::new();
-        for (file, value) in self.memory_order(resources, files) {
-            let controller = file.split('.').next().unwrap_or_default();
-            if let Some(path) = self.file(&file) {
-                settings.push((file, path, value));
-            } else if self.v2_with(controller).is_some() {
-                on_v2.insert(controller.to_owned());
+        for (name, value) in self.memory_order(resources, files) {
+            let controller = controller(&name).to_owned();
+            if let Some(path) = self.file(&name) {
+                settings.push(Setting { name, path, value });
+            } else if self.v2_with(&controller).is_some() {
+                on_v2.insert(controller);
             } else {
-                let controller = controller.to_owned();
                 return Err(Error::NoController {
                     controller,
-                    file,
+                    file: name,
                     value,
                     path: self.path.clone(),
                 });
@@ -63,17 +64,18 @@ impl V1 {
         // A controller that a hybrid host has on the version 2 side takes that
         // version's files.
         if !on_v2.is_empty() {
-            for (file, value) in resources.files_v2(|_| false)? {
-                let controller = file.split('.').next().unwrap_or_default();
+            for (name, value) in resources.files_v2(|_| false)? {
+                let controller = controller(&name);
                 if let Some(hierarchy) = self
                     .v2_with(controller)
                     .filter(|_| on_v2.contains(controller))
                 {
-                    let path = hierarchy.directory(&self.path).join(&file);
-                    settings.push((file, path, value));
+                    let path = hierarchy.directory(&self.path).join(&name);
+                    settings.push(Setting { name, path, value });
                 }
             }
         }
+        refuse_absent(&settings, &self.path)?;
         if let (true, Some(Limit::Of(limit)), Some(directory)) = (
             resources.memory.check_before_update,
             resources.memory.limit,

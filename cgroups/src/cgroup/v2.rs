@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use super::{POLL, make, write_all};
+use super::POLL;
+use super::tree::make;
+use super::write::{Setting, refuse_absent, write_all};
 use crate::created::Making;
 use crate::error::{Error, Result};
 use crate::file;
@@ -30,27 +32,18 @@ impl V2 {
         let settings: Vec<_> = resources
             .files_v2(|file| directory.join(file).exists())?
             .into_iter()
-            .map(|(file, value)| (file.clone(), directory.join(file), value))
+            .map(|(name, value)| Setting {
+                path: directory.join(&name),
+                name,
+                value,
+            })
             .collect();
         if let (true, Some(Limit::Of(limit))) =
             (resources.memory.check_before_update, resources.memory.limit)
         {
             refuse_below_usage(&directory, "memory.current", limit)?;
         }
-        let there = file::read_if_there(&directory.join("cgroup.controllers")).unwrap_or_default();
-        for (file, path, value) in &settings {
-            // Where the controller is on, a missing file has another reason.
-            let controller = file.split('.').next().unwrap_or_default();
-            let on = controller == "cgroup" || there.split_whitespace().any(|c| c == controller);
-            if !on && !path.exists() && !super::forgivable(file, value) {
-                return Err(Error::NoController {
-                    controller: controller.to_owned(),
-                    file: file.clone(),
-                    value: value.clone(),
-                    path: self.path.clone(),
-                });
-            }
-        }
+        refuse_absent(&settings, &self.path)?;
         write_all(&settings)
     }
 
@@ -113,7 +106,15 @@ pub(super) fn create_in(hierarchy: &Hierarchy, path: &Path, making: &mut Making)
     })
 }
 
+/// A cgroup that holds processes itself, other than the root (which has no
+/// type), cannot give controllers to children. The kernel refuses most, but to
+/// accept some (cpu, pids) it would make the children threads-only.
 fn enable_controllers(directory: &Path) {
+    let inhabited =
+        file::read_if_there(&directory.join("cgroup.procs")).is_some_and(|t| !t.is_empty());
+    if inhabited && directory.join("cgroup.type").exists() {
+        return;
+    }
     let there = file::read_if_there(&directory.join("cgroup.controllers")).unwrap_or_default();
     let control = directory.join("cgroup.subtree_control");
     let on = file::read_if_there(&control).unwrap_or_default();

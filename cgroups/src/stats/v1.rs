@@ -19,13 +19,9 @@ impl V1 {
         // Controllers on the version 2 side of a hybrid host, and pressure,
         // which the kernel counts there whatever the controllers.
         if let Some(hierarchy) =
-            crate::cgroup::version_of(&self.hierarchies, crate::host::Version::V2).next()
+            crate::cgroup::tree::version_of(&self.hierarchies, crate::host::Version::V2).next()
         {
             stats = v2::read(&hierarchy.directory(&self.path));
-            stats.cpu = super::CpuStats {
-                pressure: stats.cpu.pressure,
-                ..super::CpuStats::default()
-            };
         }
         if let Some(directory) = self.directory("cpuacct") {
             cpu_usage(&directory, &mut stats);
