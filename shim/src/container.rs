@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cgroups::Resources;
 use nix::sys::signal::Signal;
@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::limits::FollowsContainers;
+use crate::oom::Oom;
 use crate::placement::Placement;
 use crate::process::{Exit, Life, State};
 use crate::record::Record;
@@ -59,10 +60,14 @@ pub struct Container {
     /// Image that it starts from, instead of its program.
     pub checkpoint: Option<PathBuf>,
     /// The last figures that were taken of it.
-    pub last_stats: Mutex<Option<Any>>,
+    pub last_stats: Mutex<Option<(Instant, Any)>>,
     /// The most CPU time that was seen of it, in nanoseconds: a counter that
     /// must not fall.
     pub cpu: AtomicU64,
+    /// Kills for want of memory in its sandbox.
+    pub oom: Arc<Oom>,
+    /// It was killed because it used more memory than its own limit.
+    pub over_limit: AtomicBool,
     /// Its execs by id.
     pub execs: Mutex<HashMap<String, Arc<Exec>>>,
 }
@@ -165,6 +170,27 @@ impl Container {
             }
         });
         sender
+    }
+
+    /// Whether its end was one for want of memory. A kill of the sandbox is one
+    /// of every container in it; a kill of a process that runs guest code shows
+    /// as SIGKILL, or as SIGSEGV, SIGBUS or a lost status, of the container.
+    pub fn died_of_memory(&self, exit: Exit, with_sandbox: bool) -> bool {
+        if self.over_limit.load(Ordering::Relaxed) {
+            return true;
+        }
+        if with_sandbox {
+            return self.oom.took_sandbox();
+        }
+        matches!(exit.code, 128 | 135 | 137 | 139) && self.oom.claim() > 0
+    }
+
+    /// Which limit a want of memory ran into, for people.
+    pub fn limit_that_was_hit(&self) -> String {
+        if self.over_limit.load(Ordering::Relaxed) {
+            return "the container's own limit".to_owned();
+        }
+        self.oom.level()
     }
 
     /// Writes the exit status where `delete` finds it if this shim is killed.

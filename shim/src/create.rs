@@ -1,7 +1,7 @@
 //! How a container comes to be, and how all of it goes away again.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::exec::into_stdio;
 use crate::limits::{self, FollowsContainers};
+use crate::oom::Oom;
 use crate::options::Options;
 use crate::placement::Placement;
 use crate::pod::Pod;
@@ -176,6 +177,10 @@ impl Making<'_> {
             }
         };
         self.note(|record| record.pid = Some(created.pid.as_raw()))?;
+        let oom = match &self.role {
+            Role::Root => Oom::arm(placement.cgroup()),
+            Role::Member { sandbox } => Arc::clone(&self.pod.container(sandbox)?.oom),
+        };
         let checkpoint = Some(&self.request.checkpoint).filter(|path| !path.is_empty());
         let container = Container {
             id: self.request.id.clone(),
@@ -196,6 +201,8 @@ impl Making<'_> {
             checkpoint: checkpoint.map(PathBuf::from),
             last_stats: Mutex::default(),
             cpu: AtomicU64::new(0),
+            oom,
+            over_limit: AtomicBool::new(false),
             execs: Mutex::default(),
         };
         if let Some(master) = created.console {

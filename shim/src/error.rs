@@ -181,6 +181,7 @@ fn of_sandbox(error: &sandbox::Error) -> ttrpc::Code {
         Error::Spec { .. } => Code::INVALID_ARGUMENT,
         Error::CommandDeadline { .. } | Error::Unresponsive { .. } => Code::DEADLINE_EXCEEDED,
         Error::Platform { .. } => Code::FAILED_PRECONDITION,
+        Error::Unsupported { .. } => Code::UNIMPLEMENTED,
         Error::Runsc { .. }
         | Error::Launch { .. }
         | Error::Refused { .. }

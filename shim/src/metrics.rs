@@ -9,7 +9,7 @@ mod v1;
 mod v2;
 
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cgroups::net::{self, Interface};
 use cgroups::stats::Stats;
@@ -21,22 +21,29 @@ use crate::create::blocking;
 use crate::error::{Error, Result};
 use crate::wire;
 
-/// The container's figures, now or the last there were.
+/// The container's figures: those at hand if they are fresh, else new ones.
 ///
 /// # Errors
 /// There were never any.
 pub async fn of(container: &Container) -> Result<Any> {
-    if !container.life.state().has_ended() {
+    let fresh = last(container).is_some_and(|(at, _)| at.elapsed() < FRESH);
+    if !fresh && !container.life.state().has_ended() {
         refresh(container).await?;
     }
-    let last = container
+    last(container).map(|(_, stats)| stats).ok_or_else(|| {
+        Error::NotFound(format!("there are no figures of task {} yet", container.id))
+    })
+}
+
+/// How old figures may be; containerd asks for those of all tasks each second.
+const FRESH: Duration = Duration::from_millis(100);
+
+fn last(container: &Container) -> Option<(Instant, Any)> {
+    container
         .last_stats
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .clone();
-    last.ok_or_else(|| {
-        Error::NotFound(format!("there are no figures of task {} yet", container.id))
-    })
+        .clone()
 }
 
 /// Takes the figures anew and keeps them.
@@ -67,7 +74,7 @@ pub async fn refresh(container: &Container) -> Result<()> {
 
 /// How long a sandbox may take to tell a container's share; a running one
 /// answers in less than a millisecond.
-const SHARE_PATIENCE: Duration = Duration::from_millis(500);
+pub const SHARE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Puts a container's share where its own, empty cgroup has zeros.
 fn share(stats: &mut Stats, container: &Container, usage: &sandbox::Usage) {
@@ -96,7 +103,7 @@ fn keep(container: &Container, stats: &Stats, network: &[Interface]) -> Result<(
     *container
         .last_stats
         .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(any);
+        .unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), any));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use oci_spec::runtime::{LinuxResources, Process};
 use protos::events::{
     TaskCheckpointed, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskIO,
-    TaskPaused, TaskResumed, TaskStart,
+    TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
 use protos::protobuf::MessageField;
 use protos::protobuf::well_known_types::any::Any;
@@ -31,7 +31,7 @@ use crate::limits::{self, FollowsContainers};
 use crate::options::Options;
 use crate::process::{Exit, State};
 use crate::stdio::Paths;
-use crate::{create, metrics, wire};
+use crate::{create, metrics, sampler, wire};
 
 /// All that one shim serves: usually the containers of one pod.
 #[derive(Debug)]
@@ -132,7 +132,16 @@ impl Pod {
             log::warn!("limits of the pod of {}: {}", container.id, chain(&error));
         }
         // From here on it can end, started or not.
-        tokio::spawn(Arc::clone(&self).watch(container));
+        tokio::spawn(Arc::clone(&self).watch(Arc::clone(&container)));
+        tokio::spawn(sampler::publish(
+            Arc::clone(&container),
+            self.events.clone(),
+        ));
+        if container.is_root() {
+            tokio::spawn(Arc::clone(&self).watch_memory(container));
+        } else if container.config.enforce_container_memory {
+            tokio::spawn(sampler::enforce_memory(container));
+        }
         Ok(pid)
     }
 
@@ -223,29 +232,100 @@ impl Pod {
 
     /// Waits for the end of a container's first process and tells everybody.
     async fn watch(self: Arc<Self>, container: Arc<Container>) {
-        let exit = match container.sandbox.wait(&container.id).await {
-            Ok(exit) => Exit {
-                code: exit.code,
-                at: exit.at,
-            },
+        let (mut exit, with_sandbox) = match container.sandbox.wait(&container.id).await {
+            Ok(exit) => (
+                Exit {
+                    code: exit.code,
+                    at: exit.at,
+                },
+                exit.by_sandbox_death,
+            ),
             Err(error) => {
                 log::error!("the end of {} is unknown: {error}", container.id);
-                Exit::by_signal(Signal::SIGKILL as u32)
+                (Exit::by_signal(Signal::SIGKILL as u32), true)
             }
         };
         // The order matters: the start before the exit, the execs' exits before
-        // the container's, the event before anybody who waits can delete it.
+        // the container's, the want of memory before what it caused, the event
+        // before anybody who waits can delete the task.
         container.life.settled().await;
         container.end_execs(EXECS_PATIENCE).await;
         if let Err(error) = metrics::refresh(&container).await {
             log::warn!("last figures of {}: {error}", container.id);
         }
         container.streams.process_exited();
+        if container.died_of_memory(exit, with_sandbox) {
+            exit.code = 128 + Signal::SIGKILL as u32;
+            self.publish_oom(&container);
+        }
         container.remember_exit(exit);
         self.publish_exit(&container, &container.id, exit);
         if let Err(error) = container.life.become_state(State::Stopped(exit)) {
             log::error!("{error}");
         }
+    }
+
+    /// Tells of kills that no exit of a container answers for: of a process
+    /// beside its first one.
+    async fn watch_memory(self: Arc<Self>, root: Arc<Container>) {
+        loop {
+            tokio::select! {
+                () = root.oom.next() => {}
+                _ = root.life.wait() => return,
+            }
+            // Time for the exit that may follow.
+            tokio::select! {
+                () = tokio::time::sleep(CLAIM_PATIENCE) => {}
+                _ = root.life.wait() => return,
+            }
+            if root.oom.claim() > 0 {
+                let largest = self.largest(&root).await;
+                self.publish_oom(&largest);
+            }
+        }
+    }
+
+    /// The container of a sandbox that uses the most memory, as far as is known:
+    /// the one that a kill has most likely hit.
+    async fn largest(&self, root: &Arc<Container>) -> Arc<Container> {
+        let members: Vec<_> = self
+            .containers()
+            .values()
+            .filter(|other| {
+                other.role
+                    == Role::Member {
+                        sandbox: root.id.clone(),
+                    }
+            })
+            .filter(|other| !other.life.state().has_ended())
+            .cloned()
+            .collect();
+        let mut largest = (Arc::clone(root), 0);
+        for member in members {
+            let usage =
+                tokio::time::timeout(metrics::SHARE_PATIENCE, member.sandbox.usage(&member.id));
+            let used = usage
+                .await
+                .ok()
+                .and_then(|usage| usage.ok()?.memory)
+                .map_or(0, |b| b.0);
+            if largest.0.is_root() || used > largest.1 {
+                largest = (member, used);
+            }
+        }
+        largest.0
+    }
+
+    fn publish_oom(&self, container: &Container) {
+        log::warn!(
+            "out of memory in {}: it ran into {}",
+            container.id,
+            container.limit_that_was_hit()
+        );
+        self.events.publish(Event::Oom(TaskOOM {
+            container_id: container.id.clone(),
+            ..TaskOOM::default()
+        }));
     }
 
     async fn watch_exec(self: Arc<Self>, container: Arc<Container>, exec: Arc<Exec>) {
@@ -634,6 +714,9 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
 
 /// How long the ends of execs may hold up that of their container.
 const EXECS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a kill waits for the exit that answers for it.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a shim without tasks waits for somebody to want it.
 const IDLE: Duration = Duration::from_secs(60);
