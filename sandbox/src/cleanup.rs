@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::gvisor::state;
 
 /// Name of the directory in a bundle that holds what we write there.
-pub(crate) const DIR: &str = "sandbox";
+// containerd 2 keeps a file `sandbox` there.
+pub(crate) const DIR: &str = "rampart";
 
 /// How long a killed process may take to be gone.
 const DEATH: Duration = Duration::from_secs(10);

@@ -275,7 +275,7 @@ impl Pod {
         assert!(root.is_empty(), "left in the state directory: {root:?}");
         for bundle in fs::read_dir(self.dir.path()).unwrap().flatten() {
             assert!(
-                !bundle.path().join("sandbox").exists(),
+                !bundle.path().join("rampart").exists(),
                 "left in the bundle"
             );
             let store = bundle
