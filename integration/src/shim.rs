@@ -1,6 +1,7 @@
 //! The shim's command line and services, driven as containerd drives them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +13,7 @@ use protos::task;
 use crate::host::Host;
 use crate::mock::MockContainerd;
 use crate::process::{self, Output};
-use crate::wire::{Client, Refusal};
+use crate::wire::{Client, Refusal, TASK_V2, TASK_V3};
 use crate::{bundle, tools, wait};
 
 /// What containerd writes to the standard input of `start`.
@@ -53,18 +54,27 @@ pub struct Shim<'a> {
     namespace: String,
     events: PathBuf,
     bundle: PathBuf,
+    /// Open for both directions as containerd has it, so that no end waits.
+    _log: Option<File>,
 }
 
 impl<'a> Shim<'a> {
     /// Describes the shim of container `id`, whose bundle is at its place.
     pub fn new(host: &'a Host, mock: &MockContainerd, id: &str) -> Self {
         let namespace = host.name().to_owned();
+        let bundle = bundle::path(host, &namespace, id);
+        let log = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(nix::libc::O_NONBLOCK)
+            .open(bundle.join("log"));
         Self {
             host,
             id: id.to_owned(),
             events: mock.path().to_owned(),
-            bundle: bundle::path(host, &namespace, id),
+            bundle,
             namespace,
+            _log: log.ok(),
         }
     }
 
@@ -166,15 +176,19 @@ impl<'a> Shim<'a> {
             .unwrap_or_else(|error| panic!("not a DeleteResponse: {error}: {:?}", output.bytes))
     }
 
-    /// Connects to a started shim.
+    /// Connects to a started shim, and speaks the version of its reply.
     #[track_caller]
     pub fn connect(&self, reply: &Reply) -> TaskClient {
         let path = self.host.outside(reply.path());
         let client =
             Client::connect(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let service = match reply {
+            Reply::Bootstrap(3, _) => TASK_V3,
+            Reply::Bootstrap(..) | Reply::Plain(_) => TASK_V2,
+        };
         TaskClient {
             client,
-            service: crate::wire::TASK_V2.to_owned(),
+            service: service.to_owned(),
             id: self.id.clone(),
         }
     }
