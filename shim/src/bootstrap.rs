@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn start(flags: &Flags) -> Result<()> {
     let request = Request::parse(&read_input()?, flags);
     let bundle = std::env::current_dir().map_err(Error::system("find the bundle directory"))?;
-    let group = bundle::group(&bundle, &flags.id);
+    let group = bundle::group(&bundle, &flags.id)?;
     let path = socket::path(
         &request.socket_directory,
         &flags.address,

@@ -78,20 +78,24 @@ pub fn role(spec: &Spec) -> Result<Role> {
 
 /// The key by which tasks share one shim (containerd
 /// cmd/containerd-shim-runc-v2/manager): the group annotation, else the pod,
-/// else the task alone. A bundle that cannot be read groups by the task, so
-/// that `delete` still finds a way.
-pub fn group(bundle: &Path, id: &str) -> String {
+/// else the task alone.
+///
+/// # Errors
+/// The bundle's `config.json` cannot be read or understood.
+pub fn group(bundle: &Path, id: &str) -> Result<String> {
     #[derive(serde::Deserialize)]
     struct Annotated {
         #[serde(default)]
-        annotations: HashMap<String, String>,
+        annotations: Option<HashMap<String, String>>,
     }
-    let annotations = std::fs::read(bundle.join("config.json"))
-        .ok()
-        .and_then(|bytes| serde_json::from_slice::<Annotated>(&bytes).ok())
-        .map(|spec| spec.annotations)
-        .unwrap_or_default();
-    [
+    let path = bundle.join("config.json");
+    let bytes = std::fs::read(&path).map_err(Error::file("read", &path))?;
+    let spec: Annotated = serde_json::from_slice(&bytes).map_err(|source| Error::Json {
+        what: format!("parse {}", path.display()),
+        source,
+    })?;
+    let annotations = spec.annotations.unwrap_or_default();
+    Ok([
         "io.containerd.runc.v2.group",
         "io.kubernetes.cri.sandbox-id",
         "io.kubernetes.cri-o.SandboxID",
@@ -99,7 +103,7 @@ pub fn group(bundle: &Path, id: &str) -> String {
     .into_iter()
     .find_map(|key| annotations.get(key).filter(|value| !value.is_empty()))
     .cloned()
-    .unwrap_or_else(|| id.to_owned())
+    .unwrap_or_else(|| id.to_owned()))
 }
 
 #[cfg(test)]
@@ -149,19 +153,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let group_of = |json: &str| {
             std::fs::write(directory.path().join("config.json"), json).unwrap();
-            group(directory.path(), "task")
+            group(directory.path(), "task").map_err(|error| error.to_string())
         };
-        assert_eq!(group(directory.path(), "task"), "task");
-        assert_eq!(group_of("{"), "task");
-        assert_eq!(group_of("{}"), "task");
+        assert!(group(directory.path(), "task").is_err());
+        assert!(group_of("{").unwrap_err().contains("config.json"));
+        assert_eq!(group_of("{}").unwrap(), "task");
+        assert_eq!(group_of(r#"{"annotations":null}"#).unwrap(), "task");
         assert_eq!(
-            group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p"}}"#),
+            group_of(r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p"}}"#).unwrap(),
             "p"
         );
         assert_eq!(
             group_of(
                 r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"p","io.containerd.runc.v2.group":"g"}}"#
-            ),
+            )
+            .unwrap(),
             "g"
         );
     }

@@ -160,7 +160,7 @@ fn remove_socket(flags: &Flags, bundle: &Path) -> Result<()> {
             Path::new(socket::DEFAULT_DIRECTORY),
             &flags.address,
             &flags.namespace,
-            &bundle::group(bundle, &flags.id),
+            &bundle::group(bundle, &flags.id).unwrap_or_else(|_| flags.id.clone()),
         )?,
     };
     socket::remove_dead(&path)

@@ -15,6 +15,7 @@ mod bundle;
 mod calls;
 mod cleanup;
 mod config;
+mod connections;
 mod container;
 mod create;
 mod error;

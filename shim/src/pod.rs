@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use crate::args::check_identifier;
 use crate::bundle::Role;
 use crate::calls::Calls;
+use crate::connections::Connections;
 use crate::container::Container;
 use crate::error::{Error, Result, chain};
 use crate::events::{Event, Events};
@@ -653,19 +654,20 @@ impl Pod {
 
     /// Resolves when there is nothing left to serve: a Shutdown came, or nobody
     /// has called for [`IDLE`], because containerd died between `start` and
-    /// Create, or after Delete.
-    pub async fn over(&self) {
+    /// Create, or all who were connected have gone.
+    pub async fn over(&self, connections: &Connections) {
         loop {
-            let idle = tokio::select! {
-                () = self.shutdown.notified() => true,
-                () = tokio::time::sleep(IDLE / 4) => {
-                    self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE
+            let wanted = tokio::select! {
+                () = self.shutdown.notified() => false,
+                () = tokio::time::sleep(LOOK) => {
+                    let idle = lock(&self.used).elapsed();
+                    idle < LOOK || (idle < IDLE && !connections.all_gone())
                 }
             };
             let busy = !self.creating.is_idle()
                 || !self.deleting.is_idle()
                 || !self.containers().is_empty();
-            if idle && !busy {
+            if !wanted && !busy {
                 return;
             }
         }
@@ -717,6 +719,10 @@ const EXECS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a kill waits for the exit that answers for it.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a shim looks whether it is still wanted, and how long it stays after
+/// its last client has gone.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// How long a shim without tasks waits for somebody to want it.
 const IDLE: Duration = Duration::from_secs(60);

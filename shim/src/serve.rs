@@ -19,6 +19,7 @@ use sandbox::children::Children;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Flags;
+use crate::connections::Connections;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::pod::Pod;
@@ -58,7 +59,8 @@ async fn run(flags: &Flags) -> Result<()> {
     let children = Children::new().map_err(Error::system("listen for SIGCHLD"))?;
     let events = Events::new(&flags.namespace, events_address(flags));
     let pod = Arc::new(Pod::new(&flags.namespace, events.clone(), children));
-    let mut server = server(listener, &pod)?;
+    let connections = Connections::default();
+    let mut server = server(listener, &pod, connections.clone());
     server.start().await.map_err(Error::Serve)?;
     say_ready()?;
     log::info!("serving at {}", path.display());
@@ -66,7 +68,7 @@ async fn run(flags: &Flags) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::system("hear SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::system("hear SIGINT"))?;
     tokio::select! {
-        () = pod.over() => log::info!("nothing left to serve"),
+        () = pod.over(&connections) => log::info!("nothing left to serve"),
         _ = terminate.recv() => log::info!("ending on SIGTERM"),
         _ = interrupt.recv() => log::info!("ending on SIGINT"),
     }
@@ -124,26 +126,31 @@ fn events_address(flags: &Flags) -> Option<String> {
         .or_else(|| Some(format!("{}.ttrpc", flags.address)).filter(|_| !flags.address.is_empty()))
 }
 
-fn server(listener: tokio::net::UnixListener, pod: &Arc<Pod>) -> Result<Server> {
+fn server(listener: tokio::net::UnixListener, pod: &Arc<Pod>, connections: Connections) -> Server {
     let own_user = nix::unistd::geteuid().as_raw();
     // Like containerd's Go shims: whoever is not the shim's own user is not
     // let in, whatever the modes of the path say.
-    let accepted = futures::stream::unfold(listener, move |listener| async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(peer) if peer.uid() == own_user => return Some((Ok(stream), listener)),
-                    Ok(peer) => log::warn!("connection of user {} refused", peer.uid()),
-                    Err(error) => log::warn!("connection without credentials refused: {error}"),
-                },
-                Err(error) => {
-                    // Out of descriptors, for example: it may pass.
-                    log::warn!("accept: {error}");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+    let accepted = futures::stream::unfold(
+        (listener, connections),
+        move |(listener, connections)| async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => match stream.peer_cred() {
+                        Ok(peer) if peer.uid() == own_user => {
+                            return Some((Ok(connections.count(stream)), (listener, connections)));
+                        }
+                        Ok(peer) => log::warn!("connection of user {} refused", peer.uid()),
+                        Err(error) => log::warn!("connection without credentials refused: {error}"),
+                    },
+                    Err(error) => {
+                        // Out of descriptors, for example: it may pass.
+                        log::warn!("accept: {error}");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
                 }
             }
-        }
-    });
+        },
+    );
     let mut services = create_task(Arc::new(TaskService::new(Arc::clone(pod))));
     // The messages of v2 and v3 are the same; only the service's name differs.
     let v2 = create_task(Arc::new(TaskService::new(Arc::clone(pod))))
@@ -151,9 +158,9 @@ fn server(listener: tokio::net::UnixListener, pod: &Arc<Pod>) -> Result<Server> 
         .map(|service| ("containerd.task.v2.Task".to_owned(), service));
     services.extend(v2);
     services.extend(not_implemented());
-    Ok(Server::new()
+    Server::new()
         .add_listener(Listener::new(accepted))
-        .register_service(services))
+        .register_service(services)
 }
 
 /// containerd asks for some services only to see whether they are there, and

@@ -72,6 +72,7 @@ impl Task for TaskService {
     }
 
     async fn exec(&self, _: &TtrpcContext, request: ExecProcessRequest) -> ttrpc::Result<Empty> {
+        self.pod.container(&request.id)?;
         let process: Process = json(&request.spec, "the exec's process")?;
         let paths = Paths {
             stdin: request.stdin,
@@ -144,6 +145,7 @@ impl Task for TaskService {
     }
 
     async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> ttrpc::Result<Empty> {
+        self.pod.container(&request.id)?;
         if request.stdin {
             self.pod.close_stdin(&request.id, &request.exec_id)?;
         }
@@ -155,6 +157,7 @@ impl Task for TaskService {
         _: &TtrpcContext,
         request: ResizePtyRequest,
     ) -> ttrpc::Result<Empty> {
+        self.pod.container(&request.id)?;
         let side = |name: &str, value: u32| {
             u16::try_from(value).map_err(|_| {
                 Error::InvalidArgument(format!("{name} {value} is more than a terminal has"))
@@ -180,6 +183,7 @@ impl Task for TaskService {
     }
 
     async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> ttrpc::Result<Empty> {
+        self.pod.container(&request.id)?;
         let resources: LinuxResources = json(&request.resources, "the resources")?;
         self.pod
             .update(&request.id, &resources, &request.annotations)
