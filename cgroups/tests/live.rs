@@ -130,7 +130,7 @@ fn writable(host: &Host) -> bool {
 // The tests.
 
 fn what_is_made_is_removed(host: &Host) {
-    let mut first = Place::new(host, "pod/first");
+    let first = Place::new(host, "pod/first");
     let hierarchies = host.hierarchies().len();
     assert_eq!(first.created.directories().len(), 3 * hierarchies);
     assert_eq!(first.cgroup.directories().len(), hierarchies);
@@ -147,18 +147,28 @@ fn what_is_made_is_removed(host: &Host) {
     assert_eq!(again.directories(), [] as [PathBuf; 0]);
 
     // As another process does it: from stored directories. The pod stays while
-    // the second container is in it, and goes with the pod's own record.
+    // the second container is in it, and goes with that one, which did not make
+    // it. What others have made below goes along.
     let stored = Created::from_directories(first.created.directories().to_vec());
     stored.remove().unwrap();
     assert!(!first.cgroup.exists());
     assert!(second.cgroup.exists());
-    first.created.absorb(second.created.clone());
     for directory in second.cgroup.directories() {
         fs::create_dir(directory.join("nested")).unwrap();
     }
-    first.created.remove().unwrap();
-    assert!(!second.cgroup.exists());
-    assert!(!second.cgroup.parent().unwrap().exists());
+    second.created.remove().unwrap();
+    assert_eq!(ours(), BTreeSet::new());
+
+    // A parent that others have made stays.
+    let theirs: Vec<PathBuf> = host
+        .hierarchies()
+        .iter()
+        .map(|h| h.mount.join(prefix()))
+        .collect();
+    theirs.iter().for_each(|d| fs::create_dir(d).unwrap());
+    drop(Place::new(host, "pod/third"));
+    assert!(theirs.iter().all(|d| d.is_dir()));
+    theirs.iter().for_each(|d| fs::remove_dir(d).unwrap());
 }
 
 fn a_failed_create_leaves_nothing(host: &Host) {
