@@ -1,4 +1,9 @@
 //! Which directories we made, so that those and no others are removed.
+//!
+//! The list of a process is not enough: of two pods below `/kubepods` the one
+//! that made it may go first, and the other does not have it on its list. So
+//! each directory that is made gets an extended attribute, and a parent that
+//! has it and is empty may go with the last who used it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
+use rustix::fs::XattrFlags;
 
 use crate::cgroup::tree::{children, subtree_pids};
 use crate::error::{Error, Result};
@@ -45,7 +51,8 @@ impl Created {
     }
 
     /// Removes them, children first. What others made below the innermost goes
-    /// too; a parent that others still use stays. What is gone already is
+    /// too; a parent that others still use stays. Empty parents that another
+    /// process has made with this crate go as well. What is gone already is
     /// well.
     ///
     /// # Errors
@@ -66,6 +73,15 @@ impl Created {
             if result.is_ok() {
                 result = removed;
             }
+            // Others on the list come by themselves.
+            let above = directory.ancestors().skip(1);
+            for parent in
+                above.take_while(|p| !self.directories.iter().any(|d| d == p) && is_ours(p))
+            {
+                if fs::remove_dir(parent).is_err() {
+                    break;
+                }
+            }
         }
         result
     }
@@ -82,6 +98,8 @@ impl Making {
     pub(crate) fn directory(&mut self, path: &Path) -> Result<()> {
         match fs::create_dir(path) {
             Ok(()) => {
+                // Without the mark the list alone must do.
+                let _ = rustix::fs::setxattr(path, MARK, b"1", XattrFlags::empty());
                 self.created.directories.push(path.into());
                 Ok(())
             }
@@ -108,6 +126,14 @@ impl Drop for Making {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// The extended attribute of a directory that this crate has made. systemd
+/// keeps its notes on cgroups in the same way.
+const MARK: &str = "trusted.rampart.made";
+
+fn is_ours(directory: &Path) -> bool {
+    rustix::fs::getxattr(directory, MARK, &mut [0_u8; 1]).is_ok()
 }
 
 /// How long the kernel gets to let go of the last process. It is asked again

@@ -14,6 +14,23 @@
 //! 6. [`Cgroup::kill`] ends all that is in there, and [`Created::remove`]
 //!    removes exactly what was made.
 //!
+//! ```no_run
+//! use std::time::{Duration, Instant};
+//!
+//! use cgroups::{Cgroup, CgroupPath, Host, Origin, Resources};
+//! # fn run(linux: &oci_spec::runtime::LinuxResources) -> cgroups::Result<()> {
+//! let host = Host::detect()?;
+//! let path = CgroupPath::parse(Some("system.slice:docker:c1"), "c1", &Origin::of(&host)?)?;
+//! let cgroup = Cgroup::new(&host, path.path())?;
+//! let created = cgroup.create()?;
+//! cgroup.apply(&Resources::try_from(linux)?)?;
+//! cgroups::enter(&cgroup.directories())?;
+//! // … and, in another process, when all is over:
+//! cgroup.kill(Instant::now() + Duration::from_secs(10))?;
+//! created.remove()
+//! # }
+//! ```
+//!
 //! What it does not do: it speaks to no D-Bus (it says which unit and which
 //! properties, see [`systemd`]), it knows no containerd and no protobuf, and it
 //! restricts no devices. A sandbox must open what it needs for its guest

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use cgroups::systemd::{self, Property};
 use cgroups::{
     Cgroup, CgroupPath, Created, Error, Host, Limit, Limits, Mode, OomWatch, Origin, Resources,
     await_membership, enter, membership, verify_membership,
@@ -71,6 +72,7 @@ const TESTS: &[(&str, Test)] = &[
     ("usage_is_counted", usage_is_counted),
     ("block_io_is_counted", block_io_is_counted),
     ("runc_writes_the_same", runc_writes_the_same),
+    ("systemd_agrees", systemd_agrees),
 ];
 
 fn main() -> ExitCode {
@@ -128,7 +130,7 @@ fn writable(host: &Host) -> bool {
 // The tests.
 
 fn what_is_made_is_removed(host: &Host) {
-    let mut first = Place::new(host, "pod/first");
+    let first = Place::new(host, "pod/first");
     let hierarchies = host.hierarchies().len();
     assert_eq!(first.created.directories().len(), 3 * hierarchies);
     assert_eq!(first.cgroup.directories().len(), hierarchies);
@@ -145,18 +147,28 @@ fn what_is_made_is_removed(host: &Host) {
     assert_eq!(again.directories(), [] as [PathBuf; 0]);
 
     // As another process does it: from stored directories. The pod stays while
-    // the second container is in it, and goes with the pod's own record.
+    // the second container is in it, and goes with that one, which did not make
+    // it. What others have made below goes along.
     let stored = Created::from_directories(first.created.directories().to_vec());
     stored.remove().unwrap();
     assert!(!first.cgroup.exists());
     assert!(second.cgroup.exists());
-    first.created.absorb(second.created.clone());
     for directory in second.cgroup.directories() {
         fs::create_dir(directory.join("nested")).unwrap();
     }
-    first.created.remove().unwrap();
-    assert!(!second.cgroup.exists());
-    assert!(!second.cgroup.parent().unwrap().exists());
+    second.created.remove().unwrap();
+    assert_eq!(ours(), BTreeSet::new());
+
+    // A parent that others have made stays.
+    let theirs: Vec<PathBuf> = host
+        .hierarchies()
+        .iter()
+        .map(|h| h.mount.join(prefix()))
+        .collect();
+    theirs.iter().for_each(|d| fs::create_dir(d).unwrap());
+    drop(Place::new(host, "pod/third"));
+    assert!(theirs.iter().all(|d| d.is_dir()));
+    theirs.iter().for_each(|d| fs::remove_dir(d).unwrap());
 }
 
 fn a_failed_create_leaves_nothing(host: &Host) {
@@ -746,6 +758,170 @@ fn runc_writes_the_same(host: &Host) {
     println!("  {} specs compared", specs.len());
 }
 
+/// systemd as an oracle: it takes the properties, puts the unit where this crate
+/// says, and writes the values that this crate would write into the files.
+fn systemd_agrees(host: &Host) {
+    if !host.systemd_running() {
+        return println!("  skipped: systemd does not run here");
+    }
+    let version = said_by(Command::new("busctl").args([
+        "get-property",
+        MANAGER[0],
+        MANAGER[1],
+        MANAGER[2],
+        "Version",
+    ]));
+    let version = systemd::version(version.trim_start_matches("s ")).unwrap();
+    let id = std::process::id();
+    let origin = Origin::of(host).unwrap();
+    let mut compared = 0;
+    for (path, json) in [
+        (
+            format!("system.slice:live:{id}"),
+            r#"{"cpu":{"shares":4096,"quota":123456},"memory":{"limit":134217728}}"#,
+        ),
+        (
+            format!("live{id}-a-b.slice::c"),
+            r#"{"pids":{"limit":77},"cpu":{"quota":50000,"period":50000}}"#,
+        ),
+        (
+            format!(r"live{id}-x\x2dy.slice:p:a.scope"),
+            r#"{"memory":{"limit":67108864,"reservation":33554432}}"#,
+        ),
+        (
+            format!("live{id}.slice:p:q"),
+            r#"{"cpu":{"cpus":"0","mems":"0"},"pids":{"limit":-1}}"#,
+        ),
+        (
+            format!(":p:live{id}"),
+            r#"{"memory":{"limit":-1},"cpu":{"quota":-1}}"#,
+        ),
+    ] {
+        let CgroupPath::Unit { slice, unit, path } =
+            CgroupPath::parse(Some(&path), "id", &origin).unwrap()
+        else {
+            panic!("{path} is no unit");
+        };
+        let resources = resources(json);
+        let mut properties = systemd::unit_properties(&unit, &slice, "a test", host.mode());
+        properties.extend(resources.properties(version, host.mode(), true).unwrap());
+        let cgroup = Cgroup::new(host, &path).unwrap();
+        // systemd does not manage the others on version 1.
+        let managed = ["cpu", "memory", "blkio", "pids", "name=systemd"];
+        let directories: Vec<PathBuf> = host
+            .hierarchies()
+            .iter()
+            .zip(cgroup.directories())
+            .filter(|(h, _)| h.version == cgroups::Version::V2 || managed.iter().any(|c| h.has(c)))
+            .map(|(_, directory)| directory)
+            .collect();
+
+        let mut inhabitant = Inhabitant::spawn_in("await", &directories);
+        let mut start = Command::new("busctl");
+        start.args(["--", "call"]).args(MANAGER).args([
+            "StartTransientUnit",
+            "ssa(sv)a(sa(sv))",
+            &unit,
+            "replace",
+        ]);
+        start.arg((properties.len() + 1).to_string());
+        for (name, value) in &properties {
+            start.arg(name).args(on_the_bus(value));
+        }
+        said_by(start.args(["PIDs", "au", "1", &inhabitant.pid().to_string(), "0"]));
+        inhabitant.expect("ready");
+        let found = said_by(Command::new("systemctl").args([
+            "show",
+            "--property=ControlGroup",
+            "--value",
+            "--",
+            &unit,
+        ]));
+        assert_eq!(Path::new(found.trim()), path);
+
+        // What systemd has no property for on this host is not compared.
+        let rounded = resources.rounded_for_systemd();
+        let files = match host.mode() {
+            Mode::Unified => rounded.files_v2(|_| false).unwrap(),
+            Mode::Legacy | Mode::Hybrid => rounded.files_v1(|_| true).unwrap(),
+        };
+        for (file, value) in files {
+            let theirs = directories
+                .iter()
+                .find_map(|d| fs::read_to_string(d.join(&file)).ok());
+            let unmanaged = ["cpuset.", "memory.soft", "memory.memsw", "cpu.cfs_period"];
+            if host.mode() != Mode::Unified && unmanaged.iter().any(|u| file.starts_with(u)) {
+                continue;
+            }
+            let theirs = theirs.unwrap_or_else(|| panic!("no {file} in {directories:?}"));
+            // systemd has no quota beyond 2^63 and no limit beyond the memory.
+            let unlimited =
+                value == "-1" && theirs.trim().parse::<u64>().is_ok_and(|n| n > 1 << 62);
+            assert!(
+                theirs.trim() == value || unlimited,
+                "{file} of {unit}: {theirs} and not {value}"
+            );
+            compared += 1;
+        }
+        // The rest of the hierarchies is ours.
+        let created = cgroup.create().unwrap();
+        assert_eq!(
+            created.directories().is_empty(),
+            host.mode() == Mode::Unified,
+            "{created:?}"
+        );
+        cgroup.apply(&rounded).unwrap();
+        cgroup.kill(soon()).unwrap();
+        assert_eq!(inhabitant.wait().signal(), Some(9));
+        created.remove().unwrap();
+        until("the scope is gone", || !cgroup.exists());
+    }
+    said_by(Command::new("systemctl").args(["stop", "--", &format!("live{id}.slice")]));
+    let failed = said_by(Command::new("systemctl").args([
+        "list-units",
+        "--failed",
+        "--plain",
+        "--no-legend",
+    ]));
+    assert!(!failed.contains("live"), "{failed}");
+    for hierarchy in host.hierarchies() {
+        let slice = hierarchy.mount.join(format!("live{id}.slice"));
+        until("the slice is gone", || !slice.exists());
+    }
+    println!("  {compared} files compared");
+}
+
+const MANAGER: [&str; 3] = [
+    "org.freedesktop.systemd1",
+    "/org/freedesktop/systemd1",
+    "org.freedesktop.systemd1.Manager",
+];
+
+/// What a command says; it must succeed.
+fn said_by(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A value in busctl's notation: its type and its words.
+fn on_the_bus(value: &Property) -> Vec<String> {
+    let list = |kind: &str, items: Vec<String>| {
+        [vec![kind.to_owned(), items.len().to_string()], items].concat()
+    };
+    let one = |kind: &str, text: String| vec![kind.to_owned(), text];
+    match value {
+        Property::Bool(value) => one("b", value.to_string()),
+        Property::I32(value) => one("i", value.to_string()),
+        Property::I64(value) => one("x", value.to_string()),
+        Property::U32(value) => one("u", value.to_string()),
+        Property::U64(value) => one("t", value.to_string()),
+        Property::Str(value) => one("s", value.clone()),
+        Property::Strings(items) => list("as", items.clone()),
+        Property::Bytes(items) => list("ay", items.iter().map(u8::to_string).collect()),
+    }
+}
+
 /// Parts of names of files with limits. `cpu.weight` is not among them: runc
 /// before 1.3.2 has another scale.
 const LIMITS: [&str; 17] = [
@@ -882,10 +1058,14 @@ impl Inhabitant {
     }
 
     fn spawn(job: &str, cgroup: &Cgroup) -> Self {
+        Self::spawn_in(job, &cgroup.directories())
+    }
+
+    fn spawn_in(job: &str, directories: &[PathBuf]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg("inhabitant")
             .arg(job)
-            .args(cgroup.directories())
+            .args(directories)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
