@@ -88,12 +88,8 @@ fn every_form_of_bootstrap_gets_its_reply() {
         }
         let address = format!("unix://{}", reply.path().display());
         assert_eq!(shim.address_file().as_deref(), Some(address.as_str()));
-<<<<<<< HEAD
         // No task yet, but it answers, as runc's shim does.
         assert_eq!(shim.connect(&reply).identify().unwrap().task_pid, 0);
-=======
-        assert_ne!(shim.connect(&reply).identify().unwrap().shim_pid, 0);
->>>>>>> tools
     }
 }
 
