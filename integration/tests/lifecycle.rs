@@ -371,6 +371,7 @@ fn the_very_first_container_leaves_nothing(containerd: &mut Containerd) {
             "/run/containerd",
             "/run/containerd/fifo",
             "/run/containerd/s",
+            "/run/rampart",
         ]
         .iter()
         .any(|made| line == format!("file {made}"))
