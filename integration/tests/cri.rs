@@ -105,6 +105,9 @@ fn a_pod_outlives_containerd(containerd: &mut Containerd) {
     let shims = containerd.shims(&pod);
     containerd.kill9();
     containerd.launch();
+    wait::until("CRI to answer", || {
+        containerd.crictl(&["version"]).code == 0
+    });
     assert_eq!(containerd.shims(&pod), shims);
     assert_eq!(inspect(containerd, &id)["state"], "CONTAINER_RUNNING");
     let said = containerd
