@@ -140,7 +140,11 @@ fn walk(
     }
 
     let mut sink = containerd.host().command("busybox");
-    let sink = sink.args(["nc", "-l", "-p", "9000"]).stdout(Stdio::null());
+    // It ends the conversation when its input ends.
+    let sink = sink
+        .args(["nc", "-l", "-p", "9000"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
     let mut sink = Process::spawn(sink);
     let sent = || {
         figures()
@@ -562,7 +566,15 @@ fn events_wait_in_order_and_in_bounds_while_containerd_is_away() {
     let mut client = shim.connect(&reply);
     create_with(&mut client, "away", &bundle, &settings);
     client.start("").expect("start");
-    mock.wait_for("metrics", "away");
+    wait::until("figures after the start", || {
+        // Then the start has been acknowledged, and will not be sent again.
+        let recorded = mock.recorded();
+        let start = recorded.iter().position(|one| one.topic == "/tasks/start");
+        let figures = recorded
+            .iter()
+            .rposition(|one| one.topic == "/tasks/metrics");
+        start.is_some() && start < figures
+    });
     let pid = client.identify().expect("connect").shim_pid;
     let socket = host.outside(reply.path());
 
