@@ -195,7 +195,10 @@ fn both_names_of_the_service_are_served_and_no_other() {
     }
     let service = "containerd.runtime.sandbox.v1.Sandbox";
     for method in ["Platform", "PingSandbox", "NoSuchMethod"] {
-        let error = client.raw().call::<Empty>(service, method, &Empty::new()).unwrap_err();
+        let error = client
+            .raw()
+            .call::<Empty>(service, method, &Empty::new())
+            .unwrap_err();
         assert_eq!(error.code, code::UNIMPLEMENTED, "{method}: {error:?}");
     }
 }
