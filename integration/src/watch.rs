@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::{self, Seen};
 use crate::{tools, wait};
@@ -37,8 +37,10 @@ impl Watch {
         let watcher = thread::spawn(move || {
             let mut found = Found::default();
             while !asked.load(Ordering::Relaxed) {
+                let began = Instant::now();
                 look(&cgroup, &mut found);
-                thread::sleep(Duration::from_millis(2));
+                // Leaves the larger part of a slow machine to those it watches.
+                thread::sleep(began.elapsed() * 2);
             }
             found
         });
