@@ -52,6 +52,9 @@ pub struct Host {
     holder: Process,
     directory: TempDir,
     name: String,
+    /// Mounts of the machine that were there at the start; they come and go with
+    /// what others do.
+    inherited: Vec<String>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -84,6 +87,7 @@ impl Host {
             holder,
             directory,
             name,
+            inherited: Vec::new(),
             _turn: turn,
         };
         wait::until("the private namespaces", || {
@@ -93,6 +97,7 @@ impl Host {
             );
             host.directory.path().join("ready").exists()
         });
+        host.inherited = host.all_mounts();
         Some(host)
     }
 
@@ -136,8 +141,14 @@ impl Host {
         command
     }
 
-    /// The lines of `/proc/self/mountinfo` inside, as mount point and type.
+    /// What has been mounted inside since the start, as mount point and type.
     pub fn mounts(&self) -> Vec<String> {
+        let mut mounts = self.all_mounts();
+        mounts.retain(|mount| self.inherited.binary_search(mount).is_err());
+        mounts
+    }
+
+    fn all_mounts(&self) -> Vec<String> {
         let text = fs::read_to_string(format!("/proc/{}/mountinfo", self.holder.pid()))
             .expect("read the mounts of the private namespace");
         let mut mounts: Vec<String> = text

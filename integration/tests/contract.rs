@@ -3,7 +3,6 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 use std::{fs, thread};
 
 use integration::host::Host;
@@ -220,7 +219,6 @@ fn calls_for_a_container_that_is_not_there_answer_not_found() {
         "Pause",
         "Resume",
         "Kill",
-        "Exec",
         "ResizePty",
         "CloseIO",
         "Update",
@@ -228,12 +226,12 @@ fn calls_for_a_container_that_is_not_there_answer_not_found() {
         "Stats",
     ];
     for method in methods {
-        let error = client
-            .raw()
-            .call::<Empty>(TASK_V2, method, &request)
-            .unwrap_err();
-        assert_eq!(error.code, code::NOT_FOUND, "{method}: {error:?}");
+        let answer = client.raw().call::<Empty>(TASK_V2, method, &request);
+        let code = answer.as_ref().map_err(|error| error.code);
+        assert_eq!(code.err(), Some(code::NOT_FOUND), "{method}: {answer:?}");
     }
+    let error = client.exec("exec", &["true"]).unwrap_err();
+    assert_eq!(error.code, code::NOT_FOUND, "Exec: {error:?}");
 }
 
 #[test]
@@ -372,6 +370,9 @@ fn without_container_and_client_it_ends_by_itself() {
     client.wait("").unwrap();
     client.delete("").unwrap();
     drop(client);
+    // How long it waits for a next caller is its own affair.
+    let ended = wait::within(2 * wait::LIMIT, || (servers_now() == 0).then_some(()));
+    assert!(ended.is_some(), "it still runs");
     before.assert_same_but(&host, made_once);
 }
 
@@ -534,17 +535,16 @@ fn start_does_not_need_containerd_to_listen() {
     assert_eq!(mock.topics("early"), ["create", "start", "exit", "delete"]);
 }
 
-/// How many shim processes run.
+/// How many shim processes run, once there is one.
 fn servers() -> usize {
-    // `start` itself may not have been reaped yet.
-    wait::within(Duration::from_secs(5), || {
-        let count = process::descendants()
-            .iter()
-            .filter(|process| process.command.contains("containerd-shim-rampart"))
-            .count();
-        (count > 0).then_some(count)
-    })
-    .unwrap_or(0)
+    wait::until_some("a shim", || Some(servers_now()).filter(|&count| count > 0))
+}
+
+fn servers_now() -> usize {
+    process::descendants()
+        .iter()
+        .filter(|process| !process.zombie && process.command.contains("containerd-shim-rampart"))
+        .count()
 }
 
 /// Directories that the first shim of a machine makes.

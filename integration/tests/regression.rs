@@ -249,7 +249,8 @@ fn containerd_7496_a_call_given_up_is_done_all_the_same() {
         setup.mock.topics("c"),
         ["create", "start", "exit", "delete"]
     );
-    drop(client);
+    let request = task::ShutdownRequest::default();
+    let _end_of_stream = client.raw().try_call(TASK_V2, "Shutdown", &request);
     before.assert_same_but(&setup.host, made_once);
 }
 

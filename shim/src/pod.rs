@@ -706,6 +706,9 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
     if let Some(streams) = exec.streams() {
         streams.close(create::DRAIN_PATIENCE).await;
     }
+    if let Some(pid) = exec.inner_pid() {
+        container.sandbox.forget_exec(&container.id, pid);
+    }
     container
         .execs
         .lock()

@@ -4,24 +4,17 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use oci_spec::runtime::LinuxCapabilities;
 use tokio::sync::watch;
 
-use super::Exit;
+use super::exit::Exit;
 use super::urpc::Control;
-use crate::children::{Reaped, Status};
+use crate::children::Reaped;
 use crate::error::{Error, Result};
 use crate::stdio::Stdio;
-
-/// The code of a process that ended with its sandbox, as if by SIGKILL.
-const LOST: u32 = 128 + 9;
-
-/// The code of a container whose start failed, as `runsc` itself ends then.
-const START_FAILED: u32 = 128;
 
 /// A table that tasks share.
 #[derive(Clone, Debug, Default)]
@@ -209,66 +202,6 @@ impl Table {
     }
 }
 
-impl Exit {
-    /// The end of the first container, which is that of the sentry.
-    fn of_sentry(reaped: Reaped, ended_by: Option<i32>) -> Self {
-        let at = reaped.at;
-        match (reaped.status, ended_by) {
-            // Also after a signal in the guest: the sentry exits with 128 + n then.
-            (Status::Exited(code), _) => Self {
-                code: u32::try_from(code).unwrap_or(255),
-                at,
-                by_sandbox_death: false,
-            },
-            (Status::Signaled(_), Some(signal)) => Self::signalled(signal, at),
-            (Status::Signaled(signal), None) => Self {
-                by_sandbox_death: true,
-                ..Self::signalled(signal, at)
-            },
-        }
-    }
-
-    /// The end of a process that was not there any more when its sandbox went.
-    pub(crate) fn lost(at: SystemTime) -> Self {
-        Self {
-            code: LOST,
-            at,
-            by_sandbox_death: true,
-        }
-    }
-
-    pub(crate) fn signalled(signal: i32, at: SystemTime) -> Self {
-        Self {
-            code: 128 + signal.unsigned_abs(),
-            at,
-            by_sandbox_death: false,
-        }
-    }
-
-    pub(crate) fn start_failed(at: SystemTime) -> Self {
-        Self {
-            code: START_FAILED,
-            at,
-            by_sandbox_death: false,
-        }
-    }
-
-    /// The end that a wait status of the sentry says (`wait(2)`: code or signal).
-    pub(crate) fn of_wait_status(status: u32, at: SystemTime) -> Self {
-        let signal = status & 0x7f;
-        let code = if signal == 0 {
-            status >> 8 & 0xff
-        } else {
-            128 + signal
-        };
-        Self {
-            code,
-            at,
-            by_sandbox_death: false,
-        }
-    }
-}
-
 /// Whether a process that waits for its start is ended by `signal`.
 pub(crate) fn ends_unstarted(signal: i32) -> bool {
     !matches!(
@@ -296,37 +229,12 @@ fn publish(sender: &watch::Sender<Option<Exit>>, exit: Exit) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
+
+    use crate::children::Status;
     use crate::gvisor::urpc::Address;
 
     const AT: SystemTime = SystemTime::UNIX_EPOCH;
-
-    #[test]
-    fn statuses_become_codes() {
-        for (status, code) in [
-            (0, 0),
-            (0x300, 3),
-            (0xff00, 255),
-            (9, 137),
-            (11 | 0x80, 139),
-        ] {
-            assert_eq!(Exit::of_wait_status(status, AT).code, code, "{status:#x}");
-        }
-    }
-
-    #[test]
-    fn a_killed_sentry_is_told_from_a_killed_guest() {
-        let of = |status, by| {
-            let exit = Exit::of_sentry(Reaped { status, at: AT }, by);
-            (exit.code, exit.by_sandbox_death)
-        };
-        assert_eq!(of(Status::Exited(137), None), (137, false));
-        assert_eq!(of(Status::Signaled(9), None), (137, true));
-        assert_eq!(
-            of(Status::Signaled(9), Some(15)),
-            (143, false),
-            "killed before its start"
-        );
-    }
 
     #[test]
     fn with_the_sentry_end_those_whom_no_wait_tells() {

@@ -1,8 +1,12 @@
 //! What the sentry counts of its containers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
+
+use super::{Gvisor, Nothing, gone};
+use crate::error::{Error, Result};
 
 /// A time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +52,39 @@ pub struct NetworkUsage {
     pub tx_errors: u64,
     /// Packets dropped instead of sent.
     pub tx_dropped: u64,
+}
+
+impl Gvisor {
+    /// What a running container uses.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the container or its sandbox has ended.
+    pub async fn usage(&self, id: &str) -> Result<Usage> {
+        const METHOD: &str = "containerManager.Event";
+        let sentry = self.sentry_of_running(id)?;
+        let memory_known = {
+            let mut table = self.table.lock();
+            let alone = table.containers.len() == 1;
+            !sentry.old && table.container(id)?.mounts_cgroups || alone
+        };
+        let event: Event = if self.plain_event.load(Ordering::Relaxed) {
+            self.ask(&sentry, METHOD, &Nothing {}).await
+        } else {
+            match self.ask(&sentry, METHOD, &id).await {
+                Err(Error::Refused { cause, .. }) if cause.contains("cannot unmarshal string") => {
+                    self.plain_event.store(true, Ordering::Relaxed);
+                    self.ask(&sentry, METHOD, &Nothing {}).await
+                }
+                answer => answer,
+            }
+        }
+        .map_err(gone(id))?;
+        Ok(Usage::of(
+            event,
+            memory_known,
+            !self.plain_event.load(Ordering::Relaxed),
+        ))
+    }
 }
 
 impl Usage {

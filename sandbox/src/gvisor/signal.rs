@@ -1,0 +1,156 @@
+//! Sends signals to the processes of a container, and lists them.
+
+use std::time::SystemTime;
+
+use nix::sys::signal::{Signal, kill};
+use serde::{Deserialize, Serialize};
+
+use super::exit::Exit;
+use super::table::{Phase, Table, ends_unstarted};
+use super::{Gvisor, Target, gone, means_gone};
+use crate::error::{Error, Result};
+
+impl Gvisor {
+    /// Sends a signal. SIGKILL also resumes a paused sandbox, as it could not die,
+    /// and for the first container reaches it if the sentry does not answer.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the target has ended.
+    pub async fn signal(&self, id: &str, target: Target, signal: i32) -> Result<()> {
+        let (sentry, paused) = {
+            let mut table = self.table.lock();
+            let container = table.container(id)?;
+            let gone = || Error::NotFound {
+                object: target.name(id),
+            };
+            if container.exit().is_some() {
+                return Err(gone());
+            }
+            match container.phase {
+                Phase::Running => {}
+                Phase::Created => return self.signal_unstarted(&mut table, id, target, signal),
+                Phase::Creating | Phase::Starting | Phase::Failed => {
+                    let state = container.state();
+                    return Err(Error::WrongState {
+                        id: id.to_owned(),
+                        action: "signal",
+                        state,
+                    });
+                }
+            }
+            if let Target::Exec(pid) = target
+                && table
+                    .exec(id, pid)
+                    .is_ok_and(|exec| exec.borrow().is_some())
+            {
+                return Err(gone());
+            }
+            (table.sentry(self.id()).map_err(|_| gone())?, table.paused)
+        };
+
+        let (pid, mode) = match target {
+            Target::Init => (0, 0),
+            Target::Exec(pid) => (pid, 0),
+            Target::All => (0, 1),
+            Target::Foreground(pid) => (pid, 2),
+        };
+        let arg = SignalArgs {
+            cid: id,
+            signo: signal,
+            pid,
+            mode,
+        };
+        let sent = self.tell(&sentry, "containerManager.Signal", &arg).await;
+        let kills = signal == Signal::SIGKILL as i32;
+        match sent {
+            Ok(()) if kills && paused => self.resume().await,
+            Err(Error::Refused { cause, .. }) if means_gone(&cause) => Err(Error::NotFound {
+                object: target.name(id),
+            }),
+            Err(Error::SandboxGone { .. }) => Err(Error::NotFound {
+                object: target.name(id),
+            }),
+            Err(Error::Unresponsive { .. })
+                if kills && id == self.id() && matches!(target, Target::Init | Target::All) =>
+            {
+                self.kill_sentry(signal);
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
+    /// A container that was never started has no process: it ends by our word.
+    fn signal_unstarted(
+        &self,
+        table: &mut Table,
+        id: &str,
+        target: Target,
+        signal: i32,
+    ) -> Result<()> {
+        if matches!(target, Target::Exec(_) | Target::Foreground(_)) {
+            return Err(Error::NotFound {
+                object: target.name(id),
+            });
+        }
+        if !ends_unstarted(signal) {
+            return Ok(());
+        }
+        if id == self.id() {
+            let sentry = table.sentry(self.id())?;
+            table.ended_by = Some(signal);
+            // Not reaped yet, or the table would not have it.
+            let _ = kill(sentry.pid, Signal::SIGKILL);
+        } else {
+            table
+                .container(id)?
+                .end(Exit::signalled(signal, SystemTime::now()));
+        }
+        Ok(())
+    }
+
+    /// The processes of a container, as pids inside the sandbox; none before its start.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the container or its sandbox has ended.
+    pub async fn processes(&self, id: &str) -> Result<Vec<i32>> {
+        #[derive(Deserialize)]
+        struct Listed {
+            pid: i32,
+        }
+        let sentry = self.sentry_of_running(id)?;
+        if self.table.lock().container(id)?.phase != Phase::Running {
+            return Ok(Vec::new());
+        }
+        let processes: Option<Vec<Listed>> = self
+            .ask(&sentry, "containerManager.Processes", &id)
+            .await
+            .map_err(gone(id))?;
+        Ok(processes
+            .unwrap_or_default()
+            .into_iter()
+            .map(|process| process.pid)
+            .collect())
+    }
+}
+
+impl Target {
+    fn name(self, id: &str) -> String {
+        match self {
+            Self::Init | Self::All => format!("container {id}"),
+            Self::Exec(pid) | Self::Foreground(pid) => format!("process {pid} of container {id}"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct SignalArgs<'a> {
+    #[serde(rename = "CID")]
+    cid: &'a str,
+    #[serde(rename = "Signo")]
+    signo: i32,
+    #[serde(rename = "PID")]
+    pid: i32,
+    #[serde(rename = "Mode")]
+    mode: u8,
+}
