@@ -140,7 +140,11 @@ impl Request {
         } else {
             cgroups::enter(&self.join)
         };
-        joined.map_err(|error| format!("cannot join its cgroup: {error}"))?;
+        joined.map_err(|error| {
+            // One stands for all: the error names the one that refused.
+            let cgroup = self.join.first().map(|first| first.display().to_string());
+            format!("cannot join cgroup {}: {error}", cgroup.unwrap_or_default())
+        })?;
         let error = Command::new(&self.program).args(&self.args).exec();
         Err(format!(
             "cannot execute {}: {error}",
