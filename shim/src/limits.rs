@@ -104,10 +104,13 @@ pub fn of_sandbox(
         follows.memory = resources.memory.limit.is_none();
         follows.cpu = resources.cpu.quota.is_none();
         bind(&mut resources, cgroup);
-    } else if let (Some(Limit::Of(limit)), Some(overhead)) =
-        (resources.memory.limit, config.overhead_memory)
-    {
-        resources.memory.limit = Some(Limit::Of(Bytes(limit.0.saturating_add(overhead))));
+    } else {
+        if let (Some(Limit::Of(limit)), Some(overhead)) =
+            (resources.memory.limit, config.overhead_memory)
+        {
+            resources.memory.limit = Some(Limit::Of(Bytes(limit.0.saturating_add(overhead))));
+        }
+        bind_lone(&mut resources, cgroup);
     }
     check(&resources, config)?;
     Ok((resources, follows))
@@ -185,6 +188,20 @@ fn bind(resources: &mut Resources, cgroup: &Cgroup) {
         if pods_own || own > above.memory {
             resources.memory.limit = Some(Limit::Of(bytes));
         }
+    }
+}
+
+/// Takes over the memory limit that binds a lone container from above, if it is
+/// tighter than its own. A cgroup that somebody has made before, with limits of
+/// which the spec says nothing, is left to them.
+fn bind_lone(resources: &mut Resources, cgroup: &Cgroup) {
+    let own = resources.memory.limit.unwrap_or(Limit::Unlimited);
+    let theirs = resources.memory.limit.is_none() && cgroup.exists();
+    let above = cgroup
+        .parent()
+        .map_or(Limit::Unlimited, |parent| parent.limits_in_force().memory);
+    if own > above && !theirs {
+        resources.memory.limit = Some(above);
     }
 }
 
