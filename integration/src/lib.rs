@@ -19,6 +19,7 @@ pub mod process;
 pub mod shim;
 pub mod tools;
 pub mod wait;
+pub mod watch;
 pub mod wire;
 
 use std::fs::OpenOptions;

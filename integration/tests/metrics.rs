@@ -239,6 +239,29 @@ fn a_pod_is_charged_what_its_containers_do(containerd: &mut Containerd) {
         "{whole:?} {parts:?}"
     );
     assert!(parts.iter().all(|part| part.type_url == expected_type()));
+
+    // A sandbox that stands still is answered for, and so is a container that
+    // has ended, until it is deleted.
+    let sentry = pid_of_pod(containerd, &pod);
+    process::signal(sentry, Signal::SIGSTOP);
+    for (id, before) in [(&pod, whole.cpu), (&busy, parts[0].cpu)] {
+        assert!(ask(id).cpu >= before);
+    }
+    process::signal(sentry, Signal::SIGCONT);
+    steps.allow("end");
+    until_exited(containerd, &busy);
+    let last = ask(&busy);
+    assert!(
+        last.cpu >= parts[0].cpu && last.most_memory >= 64 * MIB,
+        "{last:?}"
+    );
+    assert!(
+        ask(&pod).cpu >= last.cpu + ask(&idle).cpu,
+        "the ended one counts too"
+    );
+    containerd.crictl(&["rm", &busy]).ok();
+    let gone = Figures::ask(containerd, "k8s.io", &pod, &busy).expect_err("it is deleted");
+    assert_eq!(gone.code, code::NOT_FOUND);
     containerd.remove_pod(&pod);
 }
 
@@ -361,11 +384,7 @@ fn a_container_of_a_pod_out_of_memory(containerd: &mut Containerd) {
         let limit = json!({ "linux": { "resources": { "memory_limit_in_bytes": 64 * MIB } } });
         let name = format!("guilty{round}");
         let guilty = containerd.run_in_pod(&pod, &name, &["sh", "-c", HUNGRY], &limit);
-        let status = wait::until_some("the guilty one to end", || {
-            let text = containerd.crictl(&["inspect", &guilty]).ok();
-            let status: Value = serde_json::from_str(&text).expect("crictl prints JSON");
-            (status["status"]["state"] == "CONTAINER_EXITED").then(|| status["status"].clone())
-        });
+        let status = until_exited(containerd, &guilty);
         assert_eq!(status["exitCode"], 137, "{status}");
         assert_eq!(status["reason"], "OOMKilled", "{status}");
         assert_out_of_memory(&events, &guilty);
@@ -382,6 +401,57 @@ fn a_container_of_a_pod_out_of_memory(containerd: &mut Containerd) {
             .all(|event| event.topic != "/tasks/oom")
     );
     containerd.remove_pod(&pod);
+}
+
+#[test]
+fn the_kernel_takes_a_pod_on_1_6() {
+    the_kernel_takes_a_pod(Version::V1_6);
+}
+
+#[test]
+fn the_kernel_takes_a_pod_on_2_4() {
+    the_kernel_takes_a_pod(Version::V2_4);
+}
+
+/// Nobody keeps the containers' limits, so the pod runs into its own, which is
+/// their sum and the overhead.
+fn the_kernel_takes_a_pod(version: Version) {
+    let settings = "enforce_container_memory = false\n";
+    let Some(containerd) = Containerd::with_settings(version, settings) else {
+        return;
+    };
+    let events = containerd.events();
+    let pod = containerd.run_pod("taken", &Value::Null);
+    let limit = json!({ "linux": { "resources": { "memory_limit_in_bytes": 64 * MIB } } });
+    let innocent = containerd.run_in_pod(&pod, "innocent", &["sleep", "1000"], &limit);
+    let guilty = containerd.run_in_pod(&pod, "guilty", &["sh", "-c", HUNGRY], &limit);
+    let status = until_exited(&containerd, &guilty);
+    assert_eq!(status["exitCode"], 137, "{status}");
+    assert_eq!(status["reason"], "OOMKilled", "{status}");
+    assert_out_of_memory(&events, &guilty);
+    // The kernel takes one process: the sentry, and everybody with it, or the one
+    // that ran the guilty one's code.
+    let text = containerd.crictl(&["inspectp", &pod]).ok();
+    let state: Value = serde_json::from_str(&text).expect("crictl prints JSON");
+    if state["status"]["state"] == "SANDBOX_READY" {
+        let said = containerd
+            .crictl(&["exec", "--sync", &innocent, "echo", "alive"])
+            .ok();
+        assert_eq!(said, "alive");
+    } else {
+        assert_out_of_memory(&events, &innocent);
+        assert_out_of_memory(&events, &pod);
+    }
+    containerd.remove_pod(&pod);
+}
+
+#[track_caller]
+fn until_exited(containerd: &Containerd, id: &str) -> Value {
+    wait::until_some("the container to end", || {
+        let text = containerd.crictl(&["inspect", id]).ok();
+        let mut status: Value = serde_json::from_str(&text).expect("crictl prints JSON");
+        (status["status"]["state"] == "CONTAINER_EXITED").then(|| status["status"].take())
+    })
 }
 
 /// One TaskOOM, before the exit, which says 137.
@@ -524,6 +594,42 @@ fn the_limit_that_was_hit_is_told_before_the_kill() {
     assert!(at("/tasks/oom") < at("/tasks/exit"), "{topics:?}");
     client.delete("").expect("delete");
     let _answered_or_gone = client.shutdown();
+}
+
+#[test]
+fn nothing_is_pushed_while_nothing_moves() {
+    let Some((host, mock)) = set_up() else { return };
+    let settings = host.directory().join("rampart.toml");
+    let text = "metrics_interval = 1\nmetrics_threshold = 20\n";
+    fs::write(&settings, text).expect("write the settings");
+    let busy = "while :; do :; done";
+    let programs = [
+        ("busy", &["busybox", "sh", "-c", busy][..]),
+        ("idle", &["sleep", "1000"]),
+    ];
+    let mut clients = programs.map(|(id, program)| {
+        let bundle = bundle::make(&host, host.name(), id, program, &[]);
+        let shim = Shim::new(&host, &mock, id);
+        let mut client = shim.connect(&shim.start(&Input::Bootstrap));
+        create_with(&mut client, id, &bundle, &settings);
+        client.start("").expect("start");
+        client
+    });
+    let count = |id: &str| {
+        let of = |one: &integration::mock::Recorded| {
+            one.topic == "/tasks/metrics" && one.container == id
+        };
+        mock.recorded().into_iter().filter(of).count()
+    };
+    wait::until("events of the busy one", || count("busy") >= 8);
+    // Its start may show in a few.
+    assert!((1..=4).contains(&count("idle")), "{} events", count("idle"));
+    for client in &mut clients {
+        client.kill("", 9).expect("kill");
+        client.wait("").expect("wait");
+        client.delete("").expect("delete");
+        let _answered_or_gone = client.shutdown();
+    }
 }
 
 /// As [`HUNGRY`] in a bundle that has few links.

@@ -235,6 +235,7 @@ impl Making<'_> {
                 placement.launcher(
                     self.resources.clone(),
                     Arc::clone(&self.record),
+                    &self.state_directory,
                     &self.request.id,
                 )?,
             ))),

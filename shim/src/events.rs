@@ -14,6 +14,7 @@ use protos::events::{
     TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
 use protos::metric::Metric;
+use protos::protobuf;
 use protos::protobuf::well_known_types::any::Any;
 use protos::protobuf::well_known_types::timestamp::Timestamp;
 use protos::protobuf::{Message, MessageField};
