@@ -489,6 +489,7 @@ fn a_stopped_and_a_killed_sandbox_are_answered_for() {
     let socket = host.outside(reply.path());
     let ask = || Figures::ask_at(&socket, "held");
     let running = ask().expect("it runs");
+    assert_eq!(running.type_url, expected_type());
     assert!(running.memory > 4 * MIB && running.cpu > 0, "{running:?}");
 
     process::signal(sentry, Signal::SIGSTOP);
