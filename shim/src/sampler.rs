@@ -97,6 +97,7 @@ pub async fn enforce_memory(pod: Arc<Pod>, root: Arc<Container>) {
     loop {
         let mut pause = FAR;
         let members = pod.members(&root.id);
+        let whole = gauge.as_ref().and_then(Gauge::read);
         looks.retain(|id, _| members.iter().any(|member| member.id == *id));
         for member in members {
             let Some(limit) = member.memory_limit() else {
@@ -105,7 +106,6 @@ pub async fn enforce_memory(pod: Arc<Pod>, root: Arc<Container>) {
             if !member.config.enforce_container_memory || member.life.state().has_ended() {
                 continue;
             }
-            let whole = gauge.as_ref().and_then(Gauge::read);
             let due = looks
                 .get(&member.id)
                 .is_none_or(|look| look.is_due(whole, limit));
@@ -223,7 +223,7 @@ impl Look {
 }
 
 const FAR: Duration = Duration::from_millis(200);
-const NEARER: Duration = Duration::from_millis(25);
+const NEARER: Duration = Duration::from_millis(50);
 const NEAR: Duration = Duration::from_millis(10);
 
 /// How old a look may become.
