@@ -227,7 +227,7 @@ const NEARER: Duration = Duration::from_millis(50);
 const NEAR: Duration = Duration::from_millis(10);
 
 /// How old a look may become.
-const OLDEST: Duration = Duration::from_secs(1);
+const OLDEST: Duration = Duration::from_secs(3);
 const OLDEST_NEAR: Duration = Duration::from_millis(200);
 
 /// A part of the interval that depends on the id alone.
