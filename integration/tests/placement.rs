@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use integration::containerd::Containerd;
+use integration::process::Process;
 use integration::shim::TaskClient;
 use integration::watch::{self, Watch};
 use integration::{cgroups, on_each_containerd, process, skip, tools, wait};
@@ -162,14 +163,15 @@ fn task_of_nomad(containerd: &mut Containerd) {
     let id = format!("{}.web.scope", host.name);
     let place = format!("/{NAMESPACE}/{id}");
     let made = make_as_nomad_does(&place);
-    let run = |memory: u64| {
+    let command = |memory: u64| {
         let memory = memory.to_string();
         let mut command = containerd.ctr_in(NAMESPACE, &["run", "--detach"]);
         command
             .args(["--runtime", tools::RAMPART, "--memory-limit", &memory])
             .args([tools::IMAGE, &id, "sleep", "1000"]);
-        process::run(&mut command, wait::LIMIT)
+        command
     };
+    let run = |memory: u64| process::run(&mut command(memory), wait::LIMIT * 2);
     let ctr = |arguments: &[&str]| {
         process::run(&mut containerd.ctr_in(NAMESPACE, arguments), wait::LIMIT)
     };
@@ -204,11 +206,16 @@ fn task_of_nomad(containerd: &mut Containerd) {
         assert!(directory.is_dir(), "{} is Nomad's", directory.display());
     }
 
-    // The least that works, and one that cannot.
-    run(22 * MIB).ok();
-    assert_eq!(host.memory_limit(&place), "23068672");
-    ctr(&["tasks", "rm", "--force", &id]).ok();
+    // Hardly enough, which is the task's affair: v2 counts more, and runsc may not
+    // get its root mounted in it.
+    let mut small = Process::spawn(&mut command(22 * MIB));
+    wait::until("the limit of 22 MiB", || {
+        host.memory_limit(&place) == "23068672"
+    });
+    small.wait(wait::LIMIT * 2);
+    ctr(&["tasks", "rm", "--force", &id]);
     ctr(&["containers", "rm", &id]).ok();
+    // This cannot be.
     let error = run(11 * MIB).err();
     assert!(
         error.contains("11534336") && error.contains("20971520"),
