@@ -16,6 +16,7 @@ use serde_json::json;
 
 on_each_containerd!(
     every_form_of_path,
+    limit_from_above_is_the_guests,
     pod_in_a_directory_of_the_kubelet,
     pod_in_a_slice_of_the_kubelet,
     task_of_nomad,
@@ -65,6 +66,32 @@ fn every_form_of_path(containerd: &mut Containerd) {
         host.assert_programs(watch);
         host.assert_same(&before);
     }
+}
+
+/// A sandbox sizes itself by its own cgroup, which nobody has limited here.
+fn limit_from_above_is_the_guests(containerd: &mut Containerd) {
+    let Some(host) = Mine::of(containerd) else {
+        return;
+    };
+    let parent = format!("/{}", host.name);
+    let directory = cgroups::directory("memory", &parent);
+    fs::create_dir(&directory).expect("make a cgroup");
+    let file = match cgroups::is_unified() {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
+    };
+    fs::write(directory.join(file), (80 * MIB).to_string()).expect("limit it");
+    let before = host.listing();
+    let place = format!("{parent}/c");
+    host.run(&["--detach", "--cgroup", &place], "c", &["sleep", "1000"])
+        .ok();
+    assert_eq!(host.memory_limit(&place), (80 * MIB).to_string());
+    let total = host.guest_memory("c");
+    assert!(total <= 80 * MIB, "{total} bytes");
+    host.assert_inside(&place);
+    containerd.remove("c");
+    host.assert_same(&before);
+    fs::remove_dir(&directory).expect("nothing is in it");
 }
 
 fn pod_in_a_directory_of_the_kubelet(containerd: &mut Containerd) {
