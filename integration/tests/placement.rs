@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use integration::containerd::Containerd;
 use integration::process::Process;
@@ -27,6 +28,9 @@ on_each_containerd!(
 );
 
 const MIB: u64 = 1 << 20;
+
+/// How long a run may take: the test host of a busy machine needs minutes.
+const PATIENCE: Duration = wait::LIMIT.saturating_mul(5);
 
 fn every_form_of_path(containerd: &mut Containerd) {
     let Some(host) = Mine::of(containerd) else {
@@ -198,7 +202,7 @@ fn task_of_nomad(containerd: &mut Containerd) {
             .args([tools::IMAGE, &id, "sleep", "1000"]);
         command
     };
-    let run = |memory: u64| process::run(&mut command(memory), wait::LIMIT * 2);
+    let run = |memory: u64| process::run(&mut command(memory), PATIENCE);
     let ctr = |arguments: &[&str]| {
         process::run(&mut containerd.ctr_in(NAMESPACE, arguments), wait::LIMIT)
     };
@@ -239,7 +243,7 @@ fn task_of_nomad(containerd: &mut Containerd) {
     wait::until("the limit of 22 MiB", || {
         host.memory_limit(&place) == "23068672"
     });
-    small.wait(wait::LIMIT * 2);
+    small.wait(PATIENCE);
     ctr(&["tasks", "rm", "--force", &id]);
     ctr(&["containers", "rm", &id]).ok();
     // This cannot be.
@@ -467,7 +471,7 @@ impl<'a> Mine<'a> {
 
     fn run(&self, options: &[&str], id: &str, program: &[&str]) -> process::Output {
         let mut command = self.containerd.run_command(options, id, program);
-        process::run(&mut command, wait::LIMIT * 2)
+        process::run(&mut command, PATIENCE)
     }
 
     fn memory_limit(&self, place: &str) -> String {
