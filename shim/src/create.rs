@@ -149,6 +149,10 @@ impl Making<'_> {
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
             program::check(&self.spec, &path)?;
+            // Else runsc makes a file in it that backs its own overlay.
+            if rootfs::is_read_only(&path)? {
+                root.set_readonly(Some(true));
+            }
             root.set_path(path);
         }
         let owner = Owner {
