@@ -25,7 +25,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{program, rootfs};
+use crate::{mounts, program, rootfs};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -142,9 +142,9 @@ impl Making<'_> {
         let record = self.record();
         let mut spec = self.spec.clone();
         if let Some(target) = record.rootfs.clone() {
-            let mounts = self.request.rootfs.clone();
+            let from_snapshot = self.request.rootfs.clone();
             let mounted = target.clone();
-            blocking(move || rootfs::mount_all(&mounts, &mounted)).await?;
+            blocking(move || rootfs::mount_all(&from_snapshot, &mounted)).await?;
         }
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
@@ -155,6 +155,7 @@ impl Making<'_> {
             }
             root.set_path(path);
         }
+        mounts::translate(&mut spec);
         let owner = Owner {
             namespace: self.pod.namespace().to_owned(),
             id: self.request.id.clone(),

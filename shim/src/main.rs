@@ -25,6 +25,7 @@ mod info;
 mod limits;
 mod logger;
 mod metrics;
+mod mounts;
 mod oom;
 mod options;
 mod placement;
