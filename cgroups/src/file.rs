@@ -32,7 +32,7 @@ pub(crate) fn write(path: &Path, value: &str) -> Result<()> {
     })
 }
 
-/// As [`write`], with the bare reason, for callers that have an answer to some.
+/// As [`fn@write`], with the bare reason, for callers that have an answer to some.
 pub(crate) fn try_write(path: &Path, value: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(path)?;
     loop {

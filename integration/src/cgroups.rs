@@ -38,6 +38,44 @@ pub fn named(name: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Every cgroup of the host, parents first.
+pub fn all() -> Vec<PathBuf> {
+    named("")
+}
+
+/// Tells whether systemd is this host's init.
+pub fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// The directory of the cgroup `path` in the hierarchy of a v1 controller, or in
+/// the one of v2.
+pub fn directory(controller: &str, path: &str) -> PathBuf {
+    let root = PathBuf::from(ROOT);
+    let mount = if is_unified() {
+        root
+    } else {
+        root.join(controller)
+    };
+    mount.join(path.trim_start_matches('/'))
+}
+
+/// What a file of the cgroup `path` holds: `v1` is `controller.rest`, `v2` the
+/// name on a v2 host.
+///
+/// # Panics
+///
+/// If it cannot be read.
+#[track_caller]
+pub fn read(path: &str, v1: &str, v2: &str) -> String {
+    let controller = v1.split('.').next().unwrap_or_default();
+    let file = directory(controller, path).join(if is_unified() { v2 } else { v1 });
+    fs::read_to_string(&file)
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+        .trim_end()
+        .to_owned()
+}
+
 /// The pids in `cgroup` itself.
 pub fn pids(cgroup: &Path) -> Vec<u32> {
     fs::read_to_string(cgroup.join("cgroup.procs"))

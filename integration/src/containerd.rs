@@ -348,7 +348,8 @@ impl Containerd {
         fs::read_to_string(self.host.directory().join(place::LOG)).unwrap_or_default()
     }
 
-    fn ctr_in(&self, namespace: &str, arguments: &[&str]) -> Command {
+    /// A call of ctr in another namespace than the test's.
+    pub fn ctr_in(&self, namespace: &str, arguments: &[&str]) -> Command {
         let ctr = match self.version {
             Version::V1_6 => PathBuf::from("/usr/bin/ctr"),
             Version::V2_4 => tools::tool("ctr"),

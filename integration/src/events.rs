@@ -105,7 +105,7 @@ impl Events {
         self.of(id)
             .iter()
             .filter_map(|event| event.topic.strip_prefix("/tasks/"))
-            .filter(|&topic| topic != "metrics")
+            .filter(|topic| !["metrics", "devices"].contains(topic))
             .map(str::to_owned)
             .collect()
     }

@@ -11,6 +11,7 @@ pub mod cgroups;
 pub mod config;
 pub mod containerd;
 pub mod events;
+pub mod figures;
 pub mod host;
 pub mod inventory;
 pub mod mock;
@@ -18,6 +19,7 @@ pub mod process;
 pub mod shim;
 pub mod tools;
 pub mod wait;
+pub mod watch;
 pub mod wire;
 
 use std::fs::OpenOptions;

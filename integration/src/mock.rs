@@ -121,6 +121,11 @@ impl MockContainerd {
         lock(&self.shared).envelopes.iter().map(record).collect()
     }
 
+    /// What was forwarded so far, as it came.
+    pub fn envelopes(&self) -> Vec<Envelope> {
+        lock(&self.shared).envelopes.clone()
+    }
+
     /// The topics of one container without the leading `/tasks/`, in order; own
     /// ones that are not of its life are left out.
     pub fn topics(&self, container: &str) -> Vec<String> {
@@ -128,7 +133,7 @@ impl MockContainerd {
             .iter()
             .filter(|event| event.container == container)
             .filter_map(|event| event.topic.strip_prefix("/tasks/"))
-            .filter(|&topic| topic != "metrics")
+            .filter(|topic| !["metrics", "devices"].contains(topic))
             .map(str::to_owned)
             .collect()
     }

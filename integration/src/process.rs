@@ -212,13 +212,18 @@ pub fn run_with_input(command: &mut Command, input: &[u8], limit: Duration) -> O
 /// Everything that this test process started and that is still there, daemons
 /// and orphans included.
 pub fn descendants() -> BTreeSet<Seen> {
+    descendants_of(std::process::id())
+}
+
+/// Everything below the process `root`.
+pub fn descendants_of(root: u32) -> BTreeSet<Seen> {
     let table: Vec<(u32, u32, Seen)> = fs::read_dir("/proc")
         .expect("read /proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(seen)
         .collect();
     let mut found = BTreeSet::new();
-    let mut parents = vec![std::process::id()];
+    let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for (pid, _, process) in table.iter().filter(|(_, of, _)| *of == parent) {
             parents.push(*pid);

@@ -208,6 +208,50 @@ pub struct TaskClient {
 }
 
 impl TaskClient {
+    /// Connects to the shim of the container `id` that containerd has started,
+    /// from what it keeps in the container's bundle.
+    ///
+    /// # Panics
+    ///
+    /// If there is nobody.
+    #[track_caller]
+    pub fn of_bundle(host: &Host, bundle: &Path, id: &str) -> Self {
+        let read = |name: &str| fs::read_to_string(bundle.join(name)).ok();
+        let (address, service) = match read("bootstrap.json") {
+            Some(text) => {
+                let value: serde_json::Value =
+                    serde_json::from_str(&text).expect("bootstrap.json is JSON");
+                let address = value["address"].as_str().expect("an address").to_owned();
+                let newest = value["version"] == 3;
+                (address, if newest { TASK_V3 } else { TASK_V2 })
+            }
+            None => (read("address").expect("an address in the bundle"), TASK_V2),
+        };
+        let path = host.outside(Reply::Plain(address).path());
+        let client =
+            Client::connect(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self {
+            client,
+            service: service.to_owned(),
+            id: id.to_owned(),
+        }
+    }
+
+    /// Gives the container other limits: `linux.resources` of the OCI spec.
+    pub fn update(&mut self, resources: &serde_json::Value) -> Result<task::Empty, Refusal> {
+        let resources = Any {
+            type_url: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources".to_owned(),
+            value: resources.to_string().into_bytes(),
+            ..Default::default()
+        };
+        let request = task::UpdateTaskRequest {
+            id: self.id.clone(),
+            resources: Some(resources).into(),
+            ..Default::default()
+        };
+        self.call("Update", &request)
+    }
+
     /// Speaks under another name of the service from now on.
     pub fn speak(mut self, service: &str) -> Self {
         service.clone_into(&mut self.service);

@@ -134,14 +134,17 @@ impl Request {
     /// Returns only if it failed.
     fn run(self) -> Result<std::convert::Infallible, String> {
         self.die_with_parent()?;
-        if self.wait {
-            self.await_membership(Instant::now() + MEMBERSHIP)?;
+        // All at once: a refusal takes the process back out of those before it.
+        let joined = if self.wait {
+            cgroups::await_membership(&self.join, Instant::now() + MEMBERSHIP)
         } else {
-            for dir in &self.join {
-                cgroups::enter(&[dir])
-                    .map_err(|error| format!("cannot join cgroup {}: {error}", dir.display()))?;
-            }
-        }
+            cgroups::enter(&self.join)
+        };
+        joined.map_err(|error| {
+            // One stands for all: the error names the one that refused.
+            let cgroup = self.join.first().map(|first| first.display().to_string());
+            format!("cannot join cgroup {}: {error}", cgroup.unwrap_or_default())
+        })?;
         let error = Command::new(&self.program).args(&self.args).exec();
         Err(format!(
             "cannot execute {}: {error}",
@@ -158,28 +161,6 @@ impl Request {
         // It may have died before the request.
         if getppid() != Pid::from_raw(parent) {
             return Err(format!("parent {parent} is gone"));
-        }
-        Ok(())
-    }
-
-    fn await_membership(&self, deadline: Instant) -> Result<(), String> {
-        let me = std::process::id().to_string();
-        for dir in &self.join {
-            loop {
-                let procs = std::fs::read_to_string(dir.join("cgroup.procs"))
-                    .map_err(|error| format!("cannot read cgroup {}: {error}", dir.display()))?;
-                if procs.lines().any(|pid| pid == me) {
-                    break;
-                }
-                if Instant::now() > deadline {
-                    let dir = dir.display();
-                    return Err(format!(
-                        "was not put into cgroup {dir} within {MEMBERSHIP:?}"
-                    ));
-                }
-                // No notification exists for a membership in every hierarchy.
-                std::thread::sleep(Duration::from_millis(1));
-            }
         }
         Ok(())
     }

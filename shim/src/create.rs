@@ -100,7 +100,7 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
                 ..
             } = &making;
             let record = making.record();
-            if let Err(left) = cleanup::demolish(&record, &options.config, &state_directory).await {
+            if let Err(left) = cleanup::demolish(&record, &options.config, state_directory).await {
                 log::error!("after a failed create: {}", crate::error::chain(&left));
             }
             Err(error)
@@ -229,6 +229,7 @@ impl Making<'_> {
                 placement.launcher(
                     self.resources.clone(),
                     Arc::clone(&self.record),
+                    &self.state_directory,
                     &self.request.id,
                 )?,
             ))),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use protos::ttrpc;
+use protos::{protobuf, ttrpc};
 
 /// The shim's errors. Each shows its own words only; [`chain`] adds the sources.
 #[derive(Debug, thiserror::Error)]

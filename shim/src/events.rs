@@ -13,6 +13,7 @@ use protos::events::{
     Client, Envelope, EventsClient, ForwardRequest, TaskCheckpointed, TaskCreate, TaskDelete,
     TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
+use protos::protobuf;
 use protos::protobuf::well_known_types::any::Any;
 use protos::protobuf::well_known_types::timestamp::Timestamp;
 use protos::protobuf::{Message, MessageField};

@@ -104,10 +104,13 @@ pub fn of_sandbox(
         follows.memory = resources.memory.limit.is_none();
         follows.cpu = resources.cpu.quota.is_none();
         bind(&mut resources, cgroup);
-    } else if let (Some(Limit::Of(limit)), Some(overhead)) =
-        (resources.memory.limit, config.overhead_memory)
-    {
-        resources.memory.limit = Some(Limit::Of(Bytes(limit.0.saturating_add(overhead))));
+    } else {
+        if let (Some(Limit::Of(limit)), Some(overhead)) =
+            (resources.memory.limit, config.overhead_memory)
+        {
+            resources.memory.limit = Some(Limit::Of(Bytes(limit.0.saturating_add(overhead))));
+        }
+        bind_lone(&mut resources, cgroup);
     }
     check(&resources, config)?;
     Ok((resources, follows))
@@ -188,6 +191,20 @@ fn bind(resources: &mut Resources, cgroup: &Cgroup) {
     }
 }
 
+/// Takes over the memory limit that binds a lone container from above, if it is
+/// tighter than its own. A cgroup that somebody has made before, with limits of
+/// which the spec says nothing, is left to them.
+fn bind_lone(resources: &mut Resources, cgroup: &Cgroup) {
+    let own = resources.memory.limit.unwrap_or(Limit::Unlimited);
+    let theirs = resources.memory.limit.is_none() && cgroup.exists();
+    let above = cgroup
+        .parent()
+        .map_or(Limit::Unlimited, |parent| parent.limits_in_force().memory);
+    if own > above && !theirs {
+        resources.memory.limit = Some(above);
+    }
+}
+
 /// Refuses limits below what the sandbox itself needs.
 ///
 /// # Errors
@@ -225,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    fn spec(annotations: &[(&str, &str)], resources: serde_json::Value) -> Spec {
+    fn spec(annotations: &[(&str, &str)], resources: &serde_json::Value) -> Spec {
         let annotations: HashMap<&str, &str> = annotations.iter().copied().collect();
         serde_json::from_value(serde_json::json!({
             "ociVersion": "1.0.2",
@@ -248,7 +265,7 @@ mod tests {
     #[test]
     fn a_lone_containers_limits_are_kept_to_the_byte() {
         let resources = serde_json::json!({"memory": {"limit": 34_603_008}});
-        let spec = spec(&[], resources);
+        let spec = spec(&[], &resources);
         let (limits, follows) = of_sandbox(&spec, &Config::default(), &cgroup()).unwrap();
         assert_eq!(limits.memory.limit, Some(Limit::Of(Bytes(34_603_008))));
         assert_eq!(follows, FollowsContainers::default());
@@ -265,7 +282,7 @@ mod tests {
 
     #[test]
     fn limits_in_which_no_sandbox_can_run_are_refused_with_both_numbers() {
-        let memory = spec(&[], serde_json::json!({"memory": {"limit": 11_534_336}}));
+        let memory = spec(&[], &serde_json::json!({"memory": {"limit": 11_534_336}}));
         let error = of_sandbox(&memory, &Config::default(), &cgroup())
             .unwrap_err()
             .to_string();
@@ -278,7 +295,7 @@ mod tests {
             ..Config::default()
         };
         of_sandbox(&memory, &config, &cgroup()).unwrap();
-        let pids = spec(&[], serde_json::json!({"pids": {"limit": 16}}));
+        let pids = spec(&[], &serde_json::json!({"pids": {"limit": 16}}));
         let error = of_sandbox(&pids, &Config::default(), &cgroup())
             .unwrap_err()
             .to_string();
@@ -295,7 +312,7 @@ mod tests {
                 ("io.kubernetes.cri.sandbox-cpu-shares", "512"),
                 ("io.kubernetes.cri.sandbox-memory", "134217728"),
             ],
-            serde_json::json!({"cpu": {"shares": 2}}),
+            &serde_json::json!({"cpu": {"shares": 2}}),
         );
         let (limits, follows) = of_sandbox(&spec, &Config::default(), &cgroup()).unwrap();
         assert_eq!(limits.cpu.shares, Some(512));
@@ -309,7 +326,7 @@ mod tests {
 
     #[test]
     fn without_annotations_the_containers_limits_add_up() {
-        let nothing = spec(&[SANDBOX], serde_json::json!({"cpu": {"shares": 2}}));
+        let nothing = spec(&[SANDBOX], &serde_json::json!({"cpu": {"shares": 2}}));
         let (_, follows) = of_sandbox(&nothing, &Config::default(), &cgroup()).unwrap();
         assert_eq!(
             follows,
@@ -321,7 +338,7 @@ mod tests {
         let asks = |memory: i64, quota: i64, period: u64| {
             of_spec(&spec(
                 &[],
-                serde_json::json!({
+                &serde_json::json!({
                     "memory": {"limit": memory}, "cpu": {"quota": quota, "period": period}
                 }),
             ))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use protos::protobuf::Message as _;
 use protos::protobuf::well_known_types::any::Any;
-use protos::runtimeoptions;
+use protos::{protobuf, runtimeoptions};
 
 use crate::config::Config;
 use crate::error::{Error, Result};

@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use cgroups::{Cgroup, CgroupPath, Created, Host, Origin, Resources};
+use cgroups::systemd::Properties;
+use cgroups::{Cgroup, CgroupPath, Created, Host, Mode, Origin, Resources};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use oci_spec::runtime::Spec;
@@ -17,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::bundle::Role;
 use crate::create::blocking;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::record::Record;
 use crate::systemd::Systemd;
 
@@ -27,6 +28,8 @@ pub struct Placement {
     host: Arc<Host>,
     path: CgroupPath,
     cgroup: Cgroup,
+    /// What the spec's annotations want of the unit.
+    annotated: Properties,
     /// Why the scope could not be made, for the error of the call: the launcher
     /// that waits for it only sees that it was killed.
     refusal: Arc<Mutex<Option<Error>>>,
@@ -54,10 +57,13 @@ impl Placement {
             Role::Member { .. } => parsed.into_directory(),
         };
         let cgroup = Cgroup::new(&host, path.path())?;
+        let annotated =
+            cgroups::systemd::annotated_properties(spec.annotations().iter().flatten())?;
         Ok(Self {
             host: Arc::new(host),
             path,
             cgroup,
+            annotated,
             refusal: Arc::default(),
         })
     }
@@ -94,7 +100,8 @@ impl Placement {
     }
 
     /// Starts programs inside. `resources` are those that a unit is made with;
-    /// `record` hears of the directories that are made beside it.
+    /// `record`, kept in `state_directory`, hears of the directories that are
+    /// made beside it.
     ///
     /// # Errors
     /// The shim's own binary cannot be found.
@@ -102,6 +109,7 @@ impl Placement {
         &self,
         resources: Resources,
         record: Arc<Mutex<Record>>,
+        state_directory: &Path,
         id: &str,
     ) -> Result<Launcher> {
         let exe = std::env::current_exe().map_err(Error::system("find the shim's own binary"))?;
@@ -121,6 +129,7 @@ impl Placement {
             description: format!("Rampart sandbox {id}"),
             resources,
             record,
+            state_directory: state_directory.to_owned(),
         };
         tokio::spawn(scope.admit(receiver));
         Ok(Launcher {
@@ -169,6 +178,7 @@ struct Scope {
     description: String,
     resources: Resources,
     record: Arc<Mutex<Record>>,
+    state_directory: PathBuf,
 }
 
 impl Scope {
@@ -190,6 +200,7 @@ impl Scope {
                     let _ = kill(pid, Signal::SIGCONT);
                 }
                 Err(error) => {
+                    log::error!("process {pid}: {}", chain(&error));
                     let refusal = &self.placement.refusal;
                     *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     let _ = kill(pid, Signal::SIGKILL);
@@ -205,7 +216,13 @@ impl Scope {
         let mut properties =
             cgroups::systemd::unit_properties(&self.unit, &self.slice, &self.description, mode);
         properties.extend(self.resources.properties(version, mode, true)?);
-        let place = systemd.start(&self.unit, &properties, pid).await?;
+        for (name, value) in &self.placement.annotated {
+            properties.retain(|(other, _)| other != name);
+            properties.push((name.clone(), value.clone()));
+        }
+        let place = systemd
+            .start(&self.unit, &self.slice, &properties, pid)
+            .await?;
         if place != self.placement.path() {
             systemd.stop(&self.unit).await?;
             return Err(Error::FailedPrecondition(format!(
@@ -217,14 +234,17 @@ impl Scope {
         }
         let cgroup = self.placement.cgroup.clone();
         let resources = self.resources.rounded_for_systemd();
-        // On version 1 the hierarchies that systemd does not manage are ours,
-        // and what has no property is a file only.
-        let made = blocking(move || make(&cgroup, &resources)).await?;
-        self.record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .made
-            .extend(made);
+        match mode {
+            // systemd has made everything; a file without a property is ours.
+            Mode::Unified => blocking(move || Ok(cgroup.apply(&resources)?)).await?,
+            // The hierarchies that systemd does not manage are ours too.
+            Mode::Legacy | Mode::Hybrid => {
+                let made = blocking(move || make(&cgroup, &resources)).await?;
+                let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+                record.made.extend(made);
+                record.write(&self.state_directory)?;
+            }
+        }
         self.join(pid).await
     }
 
@@ -249,6 +269,7 @@ fn make(cgroup: &Cgroup, resources: &Resources) -> Result<Vec<PathBuf>> {
         created.remove()?;
         return Err(error.into());
     }
+    cgroup.count_block_io();
     Ok(created.directories().to_vec())
 }
 
@@ -256,24 +277,58 @@ fn make(cgroup: &Cgroup, resources: &Resources) -> Result<Vec<PathBuf>> {
 /// made for it, and its unit.
 ///
 /// # Errors
-/// Somebody does not die, or a directory stays.
+/// Somebody does not die, or a directory or the unit stays: the first of these;
+/// the others are tried all the same.
 pub async fn remove(record: Record, deadline: Instant) -> Result<()> {
     if record.cgroup.as_os_str().is_empty() {
         return Ok(());
     }
-    let unit = record.unit.clone();
-    let killed = blocking(move || {
-        let cgroup = Cgroup::new(&Host::detect()?, &record.cgroup)?;
-        if record.id == record.sandbox && cgroup.exists() {
-            cgroup.kill(deadline)?;
+    let Record {
+        id, sandbox, unit, ..
+    } = record;
+    let (path, made) = (record.cgroup, record.made);
+    let cgroup = blocking(move || Ok(Cgroup::new(&Host::detect()?, &path)?)).await?;
+    let killed = if id == sandbox {
+        let cgroup = cgroup.clone();
+        blocking(move || match cgroup.exists() {
+            true => Ok(cgroup.kill(deadline)?),
+            false => Ok(()),
+        })
+        .await
+    } else {
+        Ok(())
+    };
+    let stopped = match &unit {
+        Some(unit) => stop(unit).await,
+        None => Ok(()),
+    };
+    let removed = blocking(move || Ok(Created::from_directories(made).remove()?)).await;
+    // Where all is gone, it does not matter who could not be asked to see to it:
+    // an empty scope ends by itself.
+    let failed = killed.and(stopped);
+    let ended = match failed {
+        Err(error) if unit.is_some() && gone(&cgroup, deadline).await => {
+            log::warn!("{id} is gone all the same: {}", chain(&error));
+            Ok(())
         }
-        Ok(record.made)
-    });
-    let made = killed.await?;
-    if let Some(unit) = unit {
-        Systemd::connect().await?.stop(&unit).await?;
+        other => other,
+    };
+    ended.and(removed)
+}
+
+async fn stop(unit: &str) -> Result<()> {
+    Systemd::connect().await?.stop(unit).await
+}
+
+/// Waits until a cgroup is nowhere any more.
+async fn gone(cgroup: &Cgroup, deadline: Instant) -> bool {
+    while cgroup.exists() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    blocking(move || Ok(Created::from_directories(made).remove()?)).await
+    true
 }
 
 /// Moves the shim itself into a cgroup that exists (`ShimCgroup` of runc's

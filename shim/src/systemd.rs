@@ -27,7 +27,7 @@ trait Manager {
         name: &str,
         mode: &str,
         properties: &[(&str, Variant<'_>)],
-        auxiliary: &[(&str, &[(&str, Variant<'_>)])],
+        auxiliary: &[(&str, Vec<(&str, Variant<'_>)>)],
     ) -> zbus::Result<OwnedObjectPath>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn reset_failed_unit(&self, name: &str) -> zbus::Result<()>;
@@ -93,38 +93,65 @@ impl Systemd {
         Ok(cgroups::systemd::version(&text).unwrap_or_default())
     }
 
-    /// Makes the transient unit `name` around `pid` and answers where it is.
+    /// Makes the transient unit `name` in `slice` around `pid` and answers where
+    /// it is. Slices that are not there go again with the last unit in them.
     ///
     /// # Errors
     /// The job does not end well, or a unit of this name lives on.
-    pub async fn start(&self, name: &str, properties: &Properties, pid: Pid) -> Result<PathBuf> {
+    pub async fn start(
+        &self,
+        name: &str,
+        slice: &str,
+        properties: &Properties,
+        pid: Pid,
+    ) -> Result<PathBuf> {
         let pids = vec![pid.as_raw().unsigned_abs()];
         let mut all = values(properties);
         all.push(("PIDs", Variant::from(pids)));
         let what = format!("start unit {name}");
-        let first = self
-            .job(
-                &what,
-                self.manager
-                    .start_transient_unit(name, "replace", &all, &[]),
-            )
-            .await;
-        match first {
+        let missing = self.missing_slices(slice).await?;
+        let slices: Vec<_> = missing
+            .iter()
+            .map(|slice| {
+                let properties = vec![("StopWhenUnneeded", Variant::from(true))];
+                (slice.as_str(), properties)
+            })
+            .collect();
+        let start = self
+            .manager
+            .start_transient_unit(name, "replace", &all, &slices);
+        match self.job(&what, start).await {
             Err(Error::Systemd { source, .. }) if named(&source, "UnitExists") => {
                 // A unit that has failed keeps its name until it is reset; one
-                // that lives must not be joined: it is somebody else's.
-                let reset = self.manager.reset_failed_unit(name);
-                bounded(&format!("reset unit {name}"), reset).await?;
-                self.job(
-                    &what,
-                    self.manager
-                        .start_transient_unit(name, "replace", &all, &[]),
-                )
-                .await?;
+                // that lives must not be joined: it is somebody else's. It may
+                // also be a slice that has come meanwhile, or has a file.
+                let _ = self.manager.reset_failed_unit(name).await;
+                let start = self
+                    .manager
+                    .start_transient_unit(name, "replace", &all, &[]);
+                self.job(&what, start).await?;
             }
             other => other?,
         }
         self.control_group(name).await
+    }
+
+    /// The slices from the root to `slice` that systemd does not have.
+    async fn missing_slices(&self, slice: &str) -> Result<Vec<String>> {
+        let stem = slice.strip_suffix(".slice").unwrap_or_default();
+        let ends = stem.match_indices('-').map(|(at, _)| at);
+        let mut missing = Vec::new();
+        for end in ends.chain([stem.len()]).filter(|end| *end > 0) {
+            let name = format!("{}.slice", &stem[..end]);
+            let what = format!("look for slice {name}");
+            match bounded(&what, self.manager.get_unit(&name)).await {
+                Err(Error::Systemd { source, .. }) if named(&source, "NoSuchUnit") => {
+                    missing.push(name);
+                }
+                other => drop(other?),
+            }
+        }
+        Ok(missing)
     }
 
     /// Gives a unit other limits, until it ends.
