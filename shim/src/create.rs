@@ -25,7 +25,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{mounts, program, rootfs};
+use crate::{program, rootfs, translate};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -155,7 +155,9 @@ impl Making<'_> {
             }
             root.set_path(path);
         }
-        mounts::translate(&mut spec);
+        let host_name = std::fs::read_to_string(translate::HOST_NAME)
+            .map_err(Error::file("read", translate::HOST_NAME))?;
+        translate::translate(&mut spec, host_name.trim_end())?;
         let owner = Owner {
             namespace: self.pod.namespace().to_owned(),
             id: self.request.id.clone(),

@@ -47,7 +47,7 @@ fn runtime_info() -> RuntimeInfo {
     info.version = MessageField::some(version);
     // The OCI features document (runtime-spec features.md): what gVisor does
     // with a spec. containerd reads mountOptions before it uses recursive
-    // read-only mounts (see `mounts`), and idmap mounts, which gVisor does not
+    // read-only mounts (see `translate`), and idmap mounts, which gVisor does not
     // have.
     let features = serde_json::json!({
         "ociVersionMin": "1.0.0",

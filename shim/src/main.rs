@@ -25,7 +25,6 @@ mod info;
 mod limits;
 mod logger;
 mod metrics;
-mod mounts;
 mod oom;
 mod options;
 mod placement;
@@ -40,6 +39,7 @@ mod socket;
 mod stdio;
 mod systemd;
 mod task;
+mod translate;
 mod wire;
 
 use std::process::ExitCode;
