@@ -12,6 +12,7 @@ use protos::events::{
     Envelope, ForwardRequest, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit,
     TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
+use protos::metric::Metric;
 use protos::protobuf::Message;
 use protos::ttrpc::{Code, Request, Response, Status};
 
@@ -121,6 +122,11 @@ impl MockContainerd {
         lock(&self.shared).envelopes.iter().map(record).collect()
     }
 
+    /// What was forwarded so far, as it came.
+    pub fn envelopes(&self) -> Vec<Envelope> {
+        lock(&self.shared).envelopes.clone()
+    }
+
     /// The topics of one container without the leading `/tasks/`, in order; own
     /// ones that are not of its life are left out.
     pub fn topics(&self, container: &str) -> Vec<String> {
@@ -128,7 +134,7 @@ impl MockContainerd {
             .iter()
             .filter(|event| event.container == container)
             .filter_map(|event| event.topic.strip_prefix("/tasks/"))
-            .filter(|&topic| topic != "metrics")
+            .filter(|topic| !["metrics", "devices"].contains(topic))
             .map(str::to_owned)
             .collect()
     }
@@ -239,6 +245,9 @@ fn record(envelope: &Envelope) -> Recorded {
         "/tasks/oom" => fields!(TaskOOM),
         "/tasks/paused" => fields!(TaskPaused),
         "/tasks/resumed" => fields!(TaskResumed),
+        "/tasks/metrics" | "/tasks/devices" | "/rampart/oom" => {
+            recorded.container = decode::<Metric>(bytes, &envelope.topic).id;
+        }
         _ => {}
     }
     recorded

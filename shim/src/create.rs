@@ -1,7 +1,7 @@
 //! How a container comes to be, and how all of it goes away again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::exec::into_stdio;
 use crate::limits::{self, FollowsContainers};
+use crate::metrics::{Figures, devices};
 use crate::oom::Oom;
 use crate::options::Options;
 use crate::placement::Placement;
@@ -25,7 +26,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{program, rootfs};
+use crate::{program, rootfs, translate};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -142,15 +143,22 @@ impl Making<'_> {
         let record = self.record();
         let mut spec = self.spec.clone();
         if let Some(target) = record.rootfs.clone() {
-            let mounts = self.request.rootfs.clone();
+            let from_snapshot = self.request.rootfs.clone();
             let mounted = target.clone();
-            blocking(move || rootfs::mount_all(&mounts, &mounted)).await?;
+            blocking(move || rootfs::mount_all(&from_snapshot, &mounted)).await?;
         }
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
             program::check(&self.spec, &path)?;
+            // Else runsc makes a file in it that backs its own overlay.
+            if rootfs::is_read_only(&path)? {
+                root.set_readonly(Some(true));
+            }
             root.set_path(path);
         }
+        let host_name = std::fs::read_to_string(translate::HOST_NAME)
+            .map_err(Error::file("read", translate::HOST_NAME))?;
+        translate::translate(&mut spec, host_name.trim_end())?;
         let owner = Owner {
             namespace: self.pod.namespace().to_owned(),
             id: self.request.id.clone(),
@@ -177,9 +185,18 @@ impl Making<'_> {
             }
         };
         self.note(|record| record.pid = Some(created.pid.as_raw()))?;
-        let oom = match &self.role {
-            Role::Root => Oom::arm(placement.cgroup()),
-            Role::Member { sandbox } => Arc::clone(&self.pod.container(sandbox)?.oom),
+        let figures = Arc::new(Figures::new(placement.cgroup().clone(), created.pid));
+        let (oom, whole) = match &self.role {
+            Role::Root => {
+                // Before the first I/O of the containers; what the sandbox reads
+                // to come up is not counted.
+                placement.cgroup().count_block_io();
+                (Oom::arm(placement.cgroup()), Arc::clone(&figures))
+            }
+            Role::Member { sandbox } => {
+                let root = self.pod.container(sandbox)?;
+                (Arc::clone(&root.oom), Arc::clone(&root.figures))
+            }
         };
         let checkpoint = Some(&self.request.checkpoint).filter(|path| !path.is_empty());
         let container = Container {
@@ -199,8 +216,9 @@ impl Making<'_> {
             state_directory: self.state_directory.clone(),
             config: self.options.config.clone(),
             checkpoint: checkpoint.map(PathBuf::from),
-            last_stats: Mutex::default(),
-            cpu: AtomicU64::new(0),
+            figures,
+            whole,
+            devices: devices::Roots::default().given(&self.spec),
             oom,
             over_limit: AtomicBool::new(false),
             execs: Mutex::default(),

@@ -15,6 +15,7 @@ use protos::task::create_task;
 use protos::ttrpc::asynchronous::transport::Listener;
 use protos::ttrpc::asynchronous::{MethodHandler, Server, Service, TtrpcContext};
 use protos::ttrpc::{self, Code, Request, Response};
+use rustix::thread::CoreSchedulingScope;
 use sandbox::children::Children;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -53,6 +54,7 @@ async fn run(flags: &Flags) -> Result<()> {
     // Only a group leader is refused, and one is already apart.
     let _ = nix::unistd::setsid();
     nix::sys::prctl::set_child_subreaper(true).map_err(Error::system("become sub-reaper"))?;
+    schedule_apart()?;
     // The bundle goes away before the shim does.
     std::env::set_current_dir("/").map_err(Error::file("change to", "/"))?;
 
@@ -79,6 +81,20 @@ async fn run(flags: &Flags) -> Result<()> {
     // Answers that are on their way still go out.
     let _ = tokio::time::timeout(DISCONNECT_PATIENCE, server.disconnect()).await;
     Ok(())
+}
+
+/// Core scheduling, when containerd asks for it: what the shim starts inherits
+/// the cookie, and shares a CPU core with nobody else.
+fn schedule_apart() -> Result<()> {
+    if std::env::var_os("SCHED_CORE").is_none_or(|wanted| wanted.is_empty()) {
+        return Ok(());
+    }
+    let own = rustix::process::getpid();
+    rustix::thread::create_core_scheduling_cookie(own, CoreSchedulingScope::ThreadGroup).map_err(
+        Error::system(
+            "set up core scheduling, which containerd asks for (SCHED_CORE); without a kernel and CPU that have it, turn it off",
+        ),
+    )
 }
 
 /// How long the last events may take; a containerd that is being restarted
