@@ -26,7 +26,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{program, rootfs};
+use crate::{program, rootfs, translate};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -143,15 +143,22 @@ impl Making<'_> {
         let record = self.record();
         let mut spec = self.spec.clone();
         if let Some(target) = record.rootfs.clone() {
-            let mounts = self.request.rootfs.clone();
+            let from_snapshot = self.request.rootfs.clone();
             let mounted = target.clone();
-            blocking(move || rootfs::mount_all(&mounts, &mounted)).await?;
+            blocking(move || rootfs::mount_all(&from_snapshot, &mounted)).await?;
         }
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
             program::check(&self.spec, &path)?;
+            // Else runsc makes a file in it that backs its own overlay.
+            if rootfs::is_read_only(&path)? {
+                root.set_readonly(Some(true));
+            }
             root.set_path(path);
         }
+        let host_name = std::fs::read_to_string(translate::HOST_NAME)
+            .map_err(Error::file("read", translate::HOST_NAME))?;
+        translate::translate(&mut spec, host_name.trim_end())?;
         let owner = Owner {
             namespace: self.pod.namespace().to_owned(),
             id: self.request.id.clone(),

@@ -47,13 +47,15 @@ fn runtime_info() -> RuntimeInfo {
     info.version = MessageField::some(version);
     // The OCI features document (runtime-spec features.md): what gVisor does
     // with a spec. containerd reads mountOptions before it uses recursive
-    // read-only mounts, which gVisor does not have, and idmap mounts likewise.
+    // read-only mounts (see `translate`), and idmap mounts, which gVisor does not
+    // have.
     let features = serde_json::json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": "1.2.0",
         "mountOptions": [
             "async", "atime", "bind", "defaults", "dev", "exec", "noatime", "nodev", "noexec",
-            "nosuid", "private", "rbind", "ro", "rprivate", "rslave", "rw", "slave", "suid", "sync",
+            "nosuid", "private", "rbind", "ro", "rprivate", "rro", "rslave", "rw", "slave", "suid",
+            "sync",
         ],
         "linux": {
             "namespaces": ["ipc", "mount", "network", "pid", "user", "uts"],

@@ -39,6 +39,7 @@ mod socket;
 mod stdio;
 mod systemd;
 mod task;
+mod translate;
 mod wire;
 
 use std::process::ExitCode;

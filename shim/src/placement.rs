@@ -332,15 +332,26 @@ async fn gone(cgroup: &Cgroup, deadline: Instant) -> bool {
 }
 
 /// Moves the shim itself into a cgroup that exists (`ShimCgroup` of runc's
-/// options).
+/// options), in the hierarchies that have it: on a hybrid host, who makes it
+/// may do so on the v1 side alone.
 ///
 /// # Errors
-/// It is not there or cannot be entered.
+/// It is in none of them or cannot be entered.
 pub fn move_shim(pid: u32, path: &str) -> Result<()> {
     let cgroup = Cgroup::new(&Host::detect()?, Path::new(path))?;
+    let (mut entered, mut absent) = (false, None);
     for directory in cgroup.directories() {
         let file = directory.join("cgroup.procs");
-        std::fs::write(&file, pid.to_string()).map_err(Error::file("write", file))?;
+        match std::fs::write(&file, pid.to_string()) {
+            Ok(()) => entered = true,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                absent = Some(Error::file("write", file)(error));
+            }
+            Err(error) => return Err(Error::file("write", file)(error)),
+        }
     }
-    Ok(())
+    match absent {
+        Some(error) if !entered => Err(error),
+        _ => Ok(()),
+    }
 }

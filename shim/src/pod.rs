@@ -513,6 +513,28 @@ impl Pod {
         Ok((pid, exit))
     }
 
+    /// Pids: the processes inside, each with the id of its exec if it is one's
+    /// first. Their pids are no host pids; the sentry runs them all and stands
+    /// for each. Never empty, and never an error for a task that is here:
+    /// containerd takes both for a leaked shim and deletes the live task.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn processes(&self, id: &str) -> Result<Vec<Option<String>>> {
+        let container = self.container(id)?;
+        let asked = container.sandbox.processes(id);
+        let inner = match tokio::time::timeout(PROCESSES_PATIENCE, asked).await {
+            Ok(Ok(inner)) if !inner.is_empty() => inner,
+            _ => return Ok(vec![None]),
+        };
+        let execs = lock(&container.execs);
+        let exec_of = |pid| execs.values().find(|exec| exec.inner_pid() == Some(pid));
+        Ok(inner
+            .into_iter()
+            .map(|pid| exec_of(pid).map(|exec| exec.id.clone()))
+            .collect())
+    }
+
     /// CloseIO: no more stdin.
     ///
     /// # Errors
@@ -731,6 +753,9 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
 
 /// How long the ends of execs may hold up that of their container.
 const EXECS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a sandbox may take to list its processes: it may stand still.
+const PROCESSES_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a kill waits for the exit that answers for it.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(500);

@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use protos::task::Mount;
 
 use crate::error::{Error, Result};
@@ -47,6 +48,16 @@ pub fn unmount_all(target: &Path) -> Result<()> {
             }
         }
     }
+}
+
+/// Whether nothing can be written to the file system that holds `root`, as with
+/// a view of a snapshot.
+///
+/// # Errors
+/// The system's refusal, for instance because `root` does not exist.
+pub fn is_read_only(root: &Path) -> Result<bool> {
+    let stat = statvfs(root).map_err(|errno| Error::file("look at", root)(errno.into()))?;
+    Ok(stat.flags().contains(FsFlags::ST_RDONLY))
 }
 
 fn mount_one(one: &Mount, target: &Path) -> Result<()> {

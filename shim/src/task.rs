@@ -130,16 +130,18 @@ impl Task for TaskService {
     }
 
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> ttrpc::Result<PidsResponse> {
-        // Never empty, and never an error for a task that is here: containerd
-        // takes both for a leaked shim and deletes the live task. The inner
-        // pids would be no host pids, so the sentry stands for all of them.
         let container = self.pod.container(&request.id)?;
-        let process = ProcessInfo {
-            pid: wire::pid(container.pid),
-            ..ProcessInfo::default()
-        };
+        let mut processes = Vec::new();
+        for exec_id in self.pod.processes(&request.id).await? {
+            let details = exec_id.map(wire::process_details).transpose()?;
+            processes.push(ProcessInfo {
+                pid: wire::pid(container.pid),
+                info: details.into(),
+                ..ProcessInfo::default()
+            });
+        }
         Ok(PidsResponse {
-            processes: vec![process],
+            processes,
             ..PidsResponse::default()
         })
     }

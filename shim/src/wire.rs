@@ -3,6 +3,7 @@
 use protos::protobuf::well_known_types::any::Any;
 use protos::protobuf::well_known_types::timestamp::Timestamp;
 use protos::protobuf::{Message, MessageField};
+use protos::runc::ProcessDetails;
 use protos::task::Status;
 
 use crate::error::{Error, Result};
@@ -37,6 +38,18 @@ pub fn pack(type_name: &str, message: &impl Message) -> Result<Any> {
         value,
         ..Any::default()
     })
+}
+
+/// What tells an exec's process in a list of processes from others.
+///
+/// # Errors
+/// It cannot be encoded.
+pub fn process_details(exec_id: String) -> Result<Any> {
+    let details = ProcessDetails {
+        exec_id,
+        ..ProcessDetails::default()
+    };
+    pack("containerd.runc.v1.ProcessDetails", &details)
 }
 
 /// A host pid as the API has it.
