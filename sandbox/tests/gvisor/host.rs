@@ -90,7 +90,9 @@ impl Cgroup {
             return true;
         };
         let here = |line: &&str| line.rsplit(':').next() == self.path.to_str();
-        places.is_empty() || places.lines().filter(here).count() == self.dirs.len()
+        places.is_empty()
+            || places.lines().filter(here).count() == self.dirs.len()
+            || is_ending(pid)
     }
 
     /// Sets the memory limit; returns what it was.
@@ -111,6 +113,23 @@ impl Cgroup {
         let procs = fs::read_to_string(self.dirs[0].join("cgroup.procs")).unwrap();
         procs.lines().map(|line| line.parse().unwrap()).collect()
     }
+}
+
+/// Whether the process has ended, or is about to: the kernel takes it out of its
+/// cgroups before it is reaped.
+fn is_ending(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // The state is behind the name, the flags are six fields further (proc(5)).
+    let mut fields = stat.rsplit_once(") ").unwrap_or_default().1.split(' ');
+    let ended = matches!(fields.next(), Some("Z" | "X"));
+    let flags: u32 = fields
+        .nth(5)
+        .and_then(|flags| flags.parse().ok())
+        .unwrap_or(0);
+    const PF_EXITING: u32 = 0x4;
+    ended || flags & PF_EXITING != 0
 }
 
 impl Drop for Cgroup {
