@@ -135,7 +135,7 @@ impl Events {
 
 /// Reads a line of `ctr events`: date, time, zone, zone's name, namespace, topic,
 /// payload.
-fn parse(line: &str) -> Option<Event> {
+pub fn parse(line: &str) -> Option<Event> {
     let mut fields = line.splitn(7, ' ').skip(4);
     Some(Event {
         namespace: fields.next()?.to_owned(),

@@ -12,6 +12,7 @@ use protos::events::{
     Envelope, ForwardRequest, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit,
     TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
+use protos::metric::Metric;
 use protos::protobuf::Message;
 use protos::ttrpc::{Code, Request, Response, Status};
 
@@ -244,6 +245,9 @@ fn record(envelope: &Envelope) -> Recorded {
         "/tasks/oom" => fields!(TaskOOM),
         "/tasks/paused" => fields!(TaskPaused),
         "/tasks/resumed" => fields!(TaskResumed),
+        "/tasks/metrics" | "/tasks/devices" | "/rampart/oom" => {
+            recorded.container = decode::<Metric>(bytes, &envelope.topic).id;
+        }
         _ => {}
     }
     recorded

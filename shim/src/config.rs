@@ -30,6 +30,9 @@ pub struct Config {
     pub debug_log: Option<PathBuf>,
     /// Seconds between two metrics events of a task; 0 turns them off.
     pub metrics_interval: u64,
+    /// Percent by which a task's figures must have moved for a metrics event; 0
+    /// sends each. See `metrics::Moving`.
+    pub metrics_threshold: u64,
     /// Bytes that a sandbox needs for itself, on top of what its containers
     /// may use: added to the memory limit of a lone container, and to what a
     /// pod's containers ask for together. Unless it is set, a lone container's
@@ -49,6 +52,7 @@ impl Default for Config {
             runsc_flags: BTreeMap::new(),
             debug_log: None,
             metrics_interval: 10,
+            metrics_threshold: 0,
             overhead_memory: None,
             enforce_container_memory: true,
         }
@@ -144,6 +148,7 @@ mod tests {
             platform = "ptrace"
             debug_log = "/var/log/rampart"
             metrics_interval = 0
+            metrics_threshold = 5
             overhead_memory = 33554432
             enforce_container_memory = false
             [runsc_flags]
@@ -155,6 +160,7 @@ mod tests {
         assert_eq!(config.runsc, Path::new("/opt/runsc"));
         assert_eq!(config.platform, Platform::Ptrace);
         assert_eq!(config.metrics_interval(), None);
+        assert_eq!(config.metrics_threshold, 5);
         assert_eq!(config.overhead_memory, Some(32 << 20));
         assert_eq!(config.runsc_flags["overlay2"], "none");
         assert!(!config.enforce_container_memory);

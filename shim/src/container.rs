@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cgroups::Resources;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use protos::protobuf::well_known_types::any::Any;
 use sandbox::{Gvisor, Target};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -18,7 +17,8 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::limits::FollowsContainers;
-use crate::oom::Oom;
+use crate::metrics::{Figures, devices};
+use crate::oom::{Hit, Level, Oom};
 use crate::placement::Placement;
 use crate::process::{Exit, Life, State};
 use crate::record::Record;
@@ -59,11 +59,12 @@ pub struct Container {
     pub config: Config,
     /// Image that it starts from, instead of its program.
     pub checkpoint: Option<PathBuf>,
-    /// The last figures that were taken of it.
-    pub last_stats: Mutex<Option<(Instant, Any)>>,
-    /// The most CPU time that was seen of it, in nanoseconds: a counter that
-    /// must not fall.
-    pub cpu: AtomicU64,
+    /// Its figures.
+    pub figures: Arc<Figures>,
+    /// Those of its sandbox as a whole; of the sandbox itself the same.
+    pub whole: Arc<Figures>,
+    /// The devices that it was given.
+    pub devices: Vec<devices::Group>,
     /// Kills for want of memory in its sandbox.
     pub oom: Arc<Oom>,
     /// It was killed because it used more memory than its own limit.
@@ -185,12 +186,22 @@ impl Container {
         matches!(exit.code, 128 | 135 | 137 | 139) && self.oom.claim() > 0
     }
 
-    /// Which limit a want of memory ran into, for people.
-    pub fn limit_that_was_hit(&self) -> String {
+    /// Which limit a want of memory ran into.
+    pub fn limit_that_was_hit(&self) -> Hit {
         if self.over_limit.load(Ordering::Relaxed) {
-            return "the container's own limit".to_owned();
+            return Hit {
+                level: Level::CONTAINER,
+                cgroup: self.placement.path().to_owned(),
+                limit: self.memory_limit(),
+            };
         }
-        self.oom.level()
+        self.oom.hit()
+    }
+
+    /// The memory that it may use by its own limit.
+    pub fn memory_limit(&self) -> Option<cgroups::Bytes> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.memory.limit.and_then(cgroups::Limit::value)
     }
 
     /// Writes the exit status where `delete` finds it if this shim is killed.

@@ -1,7 +1,7 @@
 //! How a container comes to be, and how all of it goes away again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::exec::into_stdio;
 use crate::limits::{self, FollowsContainers};
+use crate::metrics::{Figures, devices};
 use crate::oom::Oom;
 use crate::options::Options;
 use crate::placement::Placement;
@@ -185,9 +186,18 @@ impl Making<'_> {
             }
         };
         self.note(|record| record.pid = Some(created.pid.as_raw()))?;
-        let oom = match &self.role {
-            Role::Root => Oom::arm(placement.cgroup()),
-            Role::Member { sandbox } => Arc::clone(&self.pod.container(sandbox)?.oom),
+        let figures = Arc::new(Figures::new(placement.cgroup().clone(), created.pid));
+        let (oom, whole) = match &self.role {
+            Role::Root => {
+                // Before the first I/O of the containers; what the sandbox reads
+                // to come up is not counted.
+                placement.cgroup().count_block_io();
+                (Oom::arm(placement.cgroup()), Arc::clone(&figures))
+            }
+            Role::Member { sandbox } => {
+                let root = self.pod.container(sandbox)?;
+                (Arc::clone(&root.oom), Arc::clone(&root.figures))
+            }
         };
         let checkpoint = Some(&self.request.checkpoint).filter(|path| !path.is_empty());
         let container = Container {
@@ -207,8 +217,9 @@ impl Making<'_> {
             state_directory: self.state_directory.clone(),
             config: self.options.config.clone(),
             checkpoint: checkpoint.map(PathBuf::from),
-            last_stats: Mutex::default(),
-            cpu: AtomicU64::new(0),
+            figures,
+            whole,
+            devices: devices::Roots::default().given(&self.spec),
             oom,
             over_limit: AtomicBool::new(false),
             execs: Mutex::default(),

@@ -13,6 +13,7 @@ use protos::events::{
     Client, Envelope, EventsClient, ForwardRequest, TaskCheckpointed, TaskCreate, TaskDelete,
     TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
+use protos::metric::Metric;
 use protos::protobuf;
 use protos::protobuf::well_known_types::any::Any;
 use protos::protobuf::well_known_types::timestamp::Timestamp;
@@ -46,7 +47,11 @@ pub enum Event {
     /// The task was checkpointed.
     Checkpointed(TaskCheckpointed),
     /// What a task uses; may be dropped.
-    Metrics(protos::metric::Metric),
+    Metrics(Metric),
+    /// What its devices do; may be dropped.
+    Devices(Metric),
+    /// Why the kill came that the next [`Event::Oom`] tells of.
+    OutOfMemory(Metric),
 }
 
 impl Event {
@@ -63,7 +68,9 @@ impl Event {
             Self::Paused(_) => ("/tasks/paused", "containerd.events.TaskPaused"),
             Self::Resumed(_) => ("/tasks/resumed", "containerd.events.TaskResumed"),
             Self::Checkpointed(_) => ("/tasks/checkpointed", "containerd.events.TaskCheckpointed"),
-            Self::Metrics(_) => ("/tasks/metrics", "containerd.types.Metric"),
+            Self::Metrics(_) => ("/tasks/metrics", METRIC),
+            Self::Devices(_) => ("/tasks/devices", METRIC),
+            Self::OutOfMemory(_) => ("/rampart/oom", METRIC),
         }
     }
 
@@ -79,12 +86,28 @@ impl Event {
             Self::Paused(message) => message.write_to_bytes(),
             Self::Resumed(message) => message.write_to_bytes(),
             Self::Checkpointed(message) => message.write_to_bytes(),
-            Self::Metrics(message) => message.write_to_bytes(),
+            Self::Metrics(message) | Self::Devices(message) | Self::OutOfMemory(message) => {
+                message.write_to_bytes()
+            }
         }
     }
 
     fn may_be_dropped(&self) -> bool {
-        matches!(self, Self::Metrics(_))
+        matches!(self, Self::Metrics(_) | Self::Devices(_))
+    }
+}
+
+/// The envelope of all that is not a task's own event: every client of
+/// containerd can decode it, whatever is inside.
+const METRIC: &str = "containerd.types.Metric";
+
+/// Figures, or a message of our own, of the container `id`, as of now.
+pub fn metric(id: &str, data: Any) -> Metric {
+    Metric {
+        timestamp: MessageField::some(Timestamp::from(SystemTime::now())),
+        id: id.to_owned(),
+        data: MessageField::some(data),
+        ..Metric::default()
     }
 }
 
@@ -108,10 +131,19 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<(SystemTime, Event)>,
-    /// Metrics among them.
-    droppable: usize,
+    waiting: VecDeque<Queued>,
+    /// The number of the next one.
+    next: u64,
+    /// Metrics dropped since the last that containerd took.
     dropped: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Queued {
+    /// Numbers rise in the order of the queue.
+    number: u64,
+    at: SystemTime,
+    event: Event,
 }
 
 impl Events {
@@ -135,20 +167,23 @@ impl Events {
         log::debug!("event {}", event.names().0);
         let mut queue = self.queue();
         if event.may_be_dropped() {
-            if queue.droppable >= MOST_DROPPABLE {
-                let oldest = queue
-                    .waiting
-                    .iter()
-                    .position(|(_, event)| event.may_be_dropped());
-                if let Some(oldest) = oldest {
-                    queue.waiting.remove(oldest);
-                    queue.droppable -= 1;
-                    queue.dropped += 1;
-                }
+            let mut droppable = (0..queue.waiting.len())
+                .filter(|index| queue.waiting[*index].event.may_be_dropped());
+            let oldest = droppable.next();
+            if let Some(oldest) = oldest
+                && droppable.count() + 1 >= MOST_DROPPABLE
+            {
+                queue.waiting.remove(oldest);
+                queue.dropped += 1;
             }
-            queue.droppable += 1;
         }
-        queue.waiting.push_back((SystemTime::now(), event));
+        let number = queue.next;
+        queue.next += 1;
+        queue.waiting.push_back(Queued {
+            number,
+            at: SystemTime::now(),
+            event,
+        });
         drop(queue);
         self.shared.queued.notify_one();
     }
@@ -179,38 +214,38 @@ impl Events {
 
     /// The oldest lifecycle event, else the oldest of the metrics: those give
     /// way.
-    fn next(&self) -> Option<(usize, SystemTime, Event)> {
+    fn next(&self) -> Option<Queued> {
         let queue = self.queue();
-        let index = queue
+        let lifecycle = queue
             .waiting
             .iter()
-            .position(|(_, event)| !event.may_be_dropped())
-            .unwrap_or(0);
-        queue
-            .waiting
-            .get(index)
-            .map(|(at, event)| (index, *at, event.clone()))
+            .find(|queued| !queued.event.may_be_dropped());
+        lifecycle.or_else(|| queue.waiting.front()).cloned()
     }
 
     async fn run(&self) {
         let mut connection = None;
         let mut pause = FIRST_PAUSE;
         loop {
-            let Some((index, at, event)) = self.next() else {
+            let Some(next) = self.next() else {
                 self.shared.queued.notified().await;
                 continue;
             };
-            match self.send(&mut connection, at, &event).await {
+            match self.send(&mut connection, next.at, &next.event).await {
                 Ok(()) => {
                     pause = FIRST_PAUSE;
-                    self.remove(index, &event);
+                    self.remove(next.number);
+                    self.tell_of_dropped();
                 }
                 Err(Failure::Refused(reason)) => {
-                    log::error!("containerd refused event {}: {reason}", event.names().0);
-                    self.remove(index, &event);
+                    log::error!(
+                        "containerd refused event {}: {reason}",
+                        next.event.names().0
+                    );
+                    self.remove(next.number);
                 }
                 Err(Failure::Away(reason)) => {
-                    log::debug!("event {} waits: {reason}", event.names().0);
+                    log::debug!("event {} waits: {reason}", next.event.names().0);
                     connection = None;
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -219,22 +254,19 @@ impl Events {
         }
     }
 
-    /// Only [`Events::publish`] changes the queue meanwhile: it appends, and
-    /// removes metrics, so a lifecycle event may have moved forward.
-    fn remove(&self, index: usize, event: &Event) {
-        let mut queue = self.queue();
-        if event.may_be_dropped() {
-            queue.waiting.remove(index);
-            queue.droppable = queue.droppable.saturating_sub(1);
-        } else if let Some(first) = queue
+    /// Takes out what was sent, unless it was dropped meanwhile.
+    fn remove(&self, number: u64) {
+        self.queue()
             .waiting
-            .iter()
-            .position(|(_, event)| !event.may_be_dropped())
-        {
-            queue.waiting.remove(first);
-        }
-        drop(queue);
+            .retain(|queued| queued.number != number);
         self.shared.sent.notify_waiters();
+    }
+
+    fn tell_of_dropped(&self) {
+        let dropped = std::mem::take(&mut self.queue().dropped);
+        if dropped > 0 {
+            log::warn!("{dropped} metrics events were dropped while containerd took none");
+        }
     }
 
     async fn send(
@@ -275,7 +307,12 @@ impl Events {
                 connection.insert(EventsClient::new(client))
             }
         };
-        let context = ttrpc::context::with_duration(PATIENCE);
+        let patience = if event.may_be_dropped() {
+            PATIENCE_FOR_METRICS
+        } else {
+            PATIENCE
+        };
+        let context = ttrpc::context::with_duration(patience);
         match client.forward(context, &request).await {
             Ok(_) => Ok(()),
             Err(ttrpc::Error::RpcStatus(status))
@@ -304,6 +341,9 @@ const MOST_DROPPABLE: usize = 32;
 /// How long containerd may take for one event (its own shims give it 5 s).
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long for metrics: what may have to be told behind them does not wait.
+const PATIENCE_FOR_METRICS: Duration = Duration::from_secs(1);
+
 /// Pauses between two tries while containerd is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -317,7 +357,7 @@ mod tests {
             .queue()
             .waiting
             .iter()
-            .map(|(_, event)| event.names().0)
+            .map(|queued| queued.event.names().0)
             .collect()
     }
 
@@ -325,21 +365,33 @@ mod tests {
     async fn metrics_are_dropped_oldest_first_and_give_way() {
         let events = Events::new("ns", Some("/nowhere".into()));
         for number in 0..=MOST_DROPPABLE {
-            let mut metric = protos::metric::Metric::new();
-            metric.id = number.to_string();
+            let metric = metric(&number.to_string(), Any::default());
             events.publish(Event::Metrics(metric));
         }
         events.publish(Event::Exit(TaskExit::new()));
         assert_eq!(queue_of(&events).len(), MOST_DROPPABLE + 1);
         assert_eq!(events.queue().dropped, 1);
-        let (_, _, next) = events.next().unwrap();
-        assert_eq!(next.names().0, "/tasks/exit");
+        let next = events.next().unwrap();
+        assert_eq!(next.event.names().0, "/tasks/exit");
         let first = events
             .queue()
             .waiting
             .front()
-            .map(|(_, event)| event.clone());
+            .map(|queued| queued.event.clone());
         assert!(matches!(first, Some(Event::Metrics(metric)) if metric.id == "1"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_was_dropped_while_it_was_sent_takes_nothing_else_along() {
+        let events = Events::new("ns", Some("/nowhere".into()));
+        events.publish(Event::Metrics(metric("sent", Any::default())));
+        let sent = events.next().unwrap();
+        for number in 0..MOST_DROPPABLE {
+            events.publish(Event::Metrics(metric(&number.to_string(), Any::default())));
+        }
+        assert_eq!(events.queue().dropped, 1);
+        events.remove(sent.number);
+        assert_eq!(queue_of(&events).len(), MOST_DROPPABLE);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -5,15 +5,19 @@
 //! with their share as the sandbox knows it. The last answer is kept: it is what
 //! Stats says while the sandbox does not answer, and after the end.
 
+mod change;
+pub mod devices;
+mod share;
 mod v1;
 mod v2;
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cgroups::net::{self, Interface};
-use cgroups::stats::Stats;
+use cgroups::stats::{MemoryStats, PidsStats, Stats, Usage};
 use cgroups::{Cgroup, Limit};
+use nix::unistd::Pid;
 use protos::protobuf::well_known_types::any::Any;
 
 use crate::container::Container;
@@ -21,16 +25,123 @@ use crate::create::blocking;
 use crate::error::{Error, Result};
 use crate::wire;
 
+pub use change::Figures as Moving;
+
+/// A container's figures: where they come from, and what they last were.
+#[derive(Debug)]
+pub struct Figures {
+    cgroup: Cgroup,
+    /// A process in the network namespace whose interfaces count.
+    pid: Pid,
+    last: Mutex<Option<Arc<Sample>>>,
+    /// Of a sandbox: what its containers were said to use of it.
+    shares: share::Shares,
+}
+
+/// The figures of one moment.
+#[derive(Debug)]
+pub struct Sample {
+    /// The moment.
+    pub at: Instant,
+    /// What the cgroup, or the sandbox, says.
+    pub stats: Stats,
+    /// The interfaces; of a sandbox only.
+    pub network: Vec<Interface>,
+    /// The same as containerd's message.
+    pub message: Any,
+}
+
+impl Figures {
+    /// None are taken yet.
+    pub fn new(cgroup: Cgroup, pid: Pid) -> Self {
+        Self {
+            cgroup,
+            pid,
+            last: Mutex::default(),
+            shares: share::Shares::default(),
+        }
+    }
+
+    /// Those that were last taken.
+    pub fn last(&self) -> Option<Arc<Sample>> {
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn fresh(&self) -> Option<Arc<Sample>> {
+        self.last().filter(|sample| sample.at.elapsed() < FRESH)
+    }
+
+    /// Takes those of a sandbox from its cgroup.
+    async fn take(&self) -> Result<Arc<Sample>> {
+        let (cgroup, pid) = (self.cgroup.clone(), self.pid);
+        let (stats, net_dev) = blocking(move || {
+            let net_dev = std::fs::read_to_string(format!("/proc/{pid}/net/dev"));
+            Ok((cgroup.stats(), net_dev))
+        })
+        .await?;
+        let network = match net_dev {
+            Ok(text) => net::interfaces(&text),
+            // The sandbox has ended: what it was is what it is.
+            Err(_) => self
+                .last()
+                .map(|last| last.network.clone())
+                .unwrap_or_default(),
+        };
+        if stats.cpu.usage.is_none()
+            && stats.memory.memory.usage.is_none()
+            && let Some(last) = self.last()
+        {
+            // A scope goes with its last process.
+            return Ok(last);
+        }
+        self.keep(stats, network)
+    }
+
+    fn keep(&self, mut stats: Stats, network: Vec<Interface>) -> Result<Arc<Sample>> {
+        let mut kept = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = kept.as_ref().map(|last| &last.stats.memory);
+        let memory = &mut stats.memory;
+        own_maximum(&mut memory.memory, before.map(|before| &before.memory));
+        own_maximum(&mut memory.swap, before.map(|before| &before.swap));
+        let sample = Arc::new(Sample {
+            at: Instant::now(),
+            message: pack(&self.cgroup, &stats, &network)?,
+            stats,
+            network,
+        });
+        *kept = Some(Arc::clone(&sample));
+        Ok(sample)
+    }
+}
+
+/// The most that was seen, where the kernel does not keep it: version 2 before
+/// Linux 5.19 (swap: 6.5), and shares.
+fn own_maximum(usage: &mut Usage, before: Option<&Usage>) {
+    if usage.max_usage.is_none() {
+        usage.max_usage = usage.usage.max(before.and_then(|before| before.max_usage));
+    }
+}
+
 /// The container's figures: those at hand if they are fresh, else new ones.
 ///
 /// # Errors
 /// There were never any.
 pub async fn of(container: &Container) -> Result<Any> {
-    let fresh = last(container).is_some_and(|(at, _)| at.elapsed() < FRESH);
-    if !fresh && !container.life.state().has_ended() {
+    Ok(Arc::clone(&sample(container).await?).message.clone())
+}
+
+/// As [`of`], before they are put into a message.
+///
+/// # Errors
+/// There were never any.
+pub async fn sample(container: &Container) -> Result<Arc<Sample>> {
+    if container.figures.fresh().is_none() && !container.life.state().has_ended() {
         refresh(container).await?;
     }
-    last(container).map(|(_, stats)| stats).ok_or_else(|| {
+    container.figures.last().ok_or_else(|| {
         Error::NotFound(format!("there are no figures of task {} yet", container.id))
     })
 }
@@ -38,87 +149,79 @@ pub async fn of(container: &Container) -> Result<Any> {
 /// How old figures may be; containerd asks for those of all tasks each second.
 const FRESH: Duration = Duration::from_millis(100);
 
-fn last(container: &Container) -> Option<(Instant, Any)> {
-    container
-        .last_stats
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
-}
-
 /// Takes the figures anew and keeps them.
 ///
 /// # Errors
 /// They cannot be encoded. A sandbox that does not answer leaves the last ones.
 pub async fn refresh(container: &Container) -> Result<()> {
-    let cgroup = container.placement.cgroup().clone();
-    let mut stats = blocking(move || Ok(cgroup.stats())).await?;
-    let mut network = Vec::new();
     if container.is_root() {
-        let text = std::fs::read_to_string(format!("/proc/{}/net/dev", container.pid));
-        network = text.map(|text| net::interfaces(&text)).unwrap_or_default();
-    } else {
-        let usage = container.sandbox.usage(&container.id);
-        let usage = match tokio::time::timeout(SHARE_PATIENCE, usage).await {
-            Ok(Ok(usage)) => usage,
-            Ok(Err(error)) => {
-                log::debug!("usage of {}: {error}", container.id);
-                return keep_if_none(container, &stats);
-            }
-            Err(_) => return keep_if_none(container, &stats),
-        };
-        share(&mut stats, container, &usage);
+        container.figures.take().await?;
+        return Ok(());
     }
-    keep(container, &stats, &network)
+    // Taken first, and for all containers that are asked for at a time: what is
+    // told of the pod afterwards is never less than the shares.
+    let whole = match container.whole.fresh() {
+        Some(whole) => whole,
+        None => container.whole.take().await?,
+    };
+    let cgroup = container.placement.cgroup().clone();
+    let own = blocking(move || Ok(cgroup.stats())).await?;
+    let last = container.figures.last();
+    let patience = if last.is_some() {
+        SHARE_PATIENCE / 5
+    } else {
+        SHARE_PATIENCE
+    };
+    let usage = container.sandbox.usage(&container.id);
+    match tokio::time::timeout(patience, usage).await {
+        Ok(Ok(usage)) => {
+            let stats = share(container, &own, &whole.stats, &usage);
+            container.figures.keep(stats, Vec::new())?;
+        }
+        // Without the sandbox's word only the limits are known; older figures
+        // are better than that.
+        silent => {
+            log::debug!("usage of {}: {silent:?}", container.id);
+            if last.is_none() {
+                container.figures.keep(own, Vec::new())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// How long a sandbox may take to tell a container's share; a running one
 /// answers in less than a millisecond.
 pub const SHARE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Puts a container's share where its own, empty cgroup has zeros.
-fn share(stats: &mut Stats, container: &Container, usage: &sandbox::Usage) {
-    let known = usage
-        .cpu_of_each
-        .get(&container.id)
-        .map_or(0, |nanos| nanos.0);
-    let cpu = container
-        .cpu
-        .fetch_max(known, std::sync::atomic::Ordering::Relaxed)
-        .max(known);
-    stats.cpu = cgroups::stats::CpuStats {
-        usage: Some(cgroups::Nanos(cpu)),
-        ..Default::default()
-    };
-    stats.pids.current = usage.pids;
-    let limit = stats.memory.memory.limit;
-    let usage = usage.memory.map(|bytes| cgroups::Bytes(bytes.0));
-    stats.memory = cgroups::stats::MemoryStats::default();
-    stats.memory.memory.usage = usage;
-    stats.memory.memory.limit = limit;
-}
-
-fn keep(container: &Container, stats: &Stats, network: &[Interface]) -> Result<()> {
-    let any = pack(container.placement.cgroup(), stats, network)?;
-    *container
-        .last_stats
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), any));
-    Ok(())
-}
-
-/// Without the sandbox's word only the limits are known; older figures are
-/// better than that.
-fn keep_if_none(container: &Container, stats: &Stats) -> Result<()> {
-    let none = container
-        .last_stats
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_none();
-    if none {
-        keep(container, stats, &[])
-    } else {
-        Ok(())
+/// A container's share, where its own, empty cgroup has zeros.
+fn share(container: &Container, own: &Stats, whole: &Stats, usage: &sandbox::Usage) -> Stats {
+    let shares = &container.whole.shares;
+    let known = usage.cpu_of_each.get(&container.id);
+    let known = cgroups::Nanos(known.map_or(0, |nanos| nanos.0));
+    let cpu = shares.cpu(&container.id, known, whole.cpu.usage);
+    let memory = usage.memory.map(|bytes| {
+        let (known, whole) = (cgroups::Bytes(bytes.0), whole.memory.memory.usage);
+        shares.memory(&container.id, known, whole, Instant::now())
+    });
+    Stats {
+        cpu: cgroups::stats::CpuStats {
+            usage: Some(cpu),
+            ..Default::default()
+        },
+        memory: MemoryStats {
+            memory: Usage {
+                usage: memory,
+                limit: own.memory.memory.limit,
+                ..Usage::default()
+            },
+            ..MemoryStats::default()
+        },
+        pids: PidsStats {
+            current: usage.pids,
+            ..own.pids
+        },
+        ..Stats::default()
     }
 }
 

@@ -6,17 +6,21 @@
 //! container dies of SIGKILL or SIGSEGV. Which container that was shows only in
 //! who exits next, so kills are counted here and claimed there.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cgroups::{Cgroup, OomWatch};
+use cgroups::{Bytes, Cgroup, Limit, OomWatch};
+use protos::own::OutOfMemory;
+pub use protos::own::out_of_memory::Level;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 /// The kills in a sandbox's cgroup, and who has claimed them.
 #[derive(Debug)]
 pub struct Oom {
-    levels: Vec<Level>,
+    levels: Vec<Watched>,
     counts: Mutex<Counts>,
     /// Changes with every kill.
     seen: watch::Sender<u64>,
@@ -24,7 +28,7 @@ pub struct Oom {
 
 /// The sandbox's cgroup, or one above it.
 #[derive(Debug)]
-struct Level {
+struct Watched {
     cgroup: Cgroup,
     /// How often its limit had been hit when the sandbox was created.
     hits: u64,
@@ -41,6 +45,46 @@ struct Counts {
     took_sandbox: bool,
 }
 
+/// The limit that a want of memory ran into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit {
+    /// Whose it is.
+    pub level: Level,
+    /// The cgroup that has it; empty if it was the host's memory that ran out.
+    pub cgroup: PathBuf,
+    /// The limit, if it is known.
+    pub limit: Option<Bytes>,
+}
+
+impl Hit {
+    /// As our own message.
+    pub fn message(&self) -> OutOfMemory {
+        OutOfMemory {
+            level: self.level.into(),
+            cgroup: self.cgroup.display().to_string(),
+            limit: self.limit.map_or(u64::MAX, |limit| limit.0),
+            ..OutOfMemory::default()
+        }
+    }
+}
+
+impl fmt::Display for Hit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = match self.level {
+            Level::HOST | Level::UNKNOWN => return f.write_str("the end of the host's memory"),
+            Level::CONTAINER => "the container's own limit",
+            Level::SANDBOX => "the sandbox's limit",
+            Level::POD => "the pod's limit",
+            Level::ANCESTOR => "an ancestor's limit",
+        };
+        write!(f, "{whose}")?;
+        if let Some(limit) = self.limit {
+            write!(f, " of {} bytes", limit.0)?;
+        }
+        write!(f, " ({})", self.cgroup.display())
+    }
+}
+
 impl Oom {
     /// Starts counting. Without a memory controller nothing is ever counted.
     pub fn arm(home: &Cgroup) -> Arc<Self> {
@@ -48,7 +92,7 @@ impl Oom {
         let mut next = Some(home.clone());
         while let Some(cgroup) = next {
             next = cgroup.parent();
-            levels.push(Level {
+            levels.push(Watched {
                 hits: hits(&cgroup),
                 cgroup,
             });
@@ -98,21 +142,28 @@ impl Oom {
         let _ = self.seen.subscribe().changed().await;
     }
 
-    /// Which limit was hit: the lowest level whose count of hits has risen.
-    pub fn level(&self) -> String {
-        self.levels
-            .iter()
-            .position(|level| hits(&level.cgroup) > level.hits)
-            .map_or_else(
-                || "the host's memory".to_owned(),
-                |index| {
-                    let whose = ["sandbox", "pod"].get(index).unwrap_or(&"ancestor");
-                    format!(
-                        "the {whose}'s limit ({})",
-                        self.levels[index].cgroup.path().display()
-                    )
-                },
-            )
+    /// Which limit was hit: that of the lowest level whose count of hits has
+    /// risen.
+    pub fn hit(&self) -> Hit {
+        let risen = |level: &Watched| hits(&level.cgroup) > level.hits;
+        let Some(index) = self.levels.iter().position(risen) else {
+            return Hit {
+                level: Level::HOST,
+                cgroup: PathBuf::new(),
+                limit: None,
+            };
+        };
+        let cgroup = &self.levels[index].cgroup;
+        let limit = cgroup.stats().memory.memory.limit;
+        Hit {
+            level: match index {
+                0 => Level::SANDBOX,
+                1 => Level::POD,
+                _ => Level::ANCESTOR,
+            },
+            cgroup: cgroup.path().to_owned(),
+            limit: limit.and_then(Limit::value),
+        }
     }
 
     /// Reads the kernel's count; one that cannot be read any more, because the

@@ -26,7 +26,7 @@ use crate::calls::Calls;
 use crate::connections::Connections;
 use crate::container::Container;
 use crate::error::{Error, Result, chain};
-use crate::events::{Event, Events};
+use crate::events::{Event, Events, metric};
 use crate::exec::Exec;
 use crate::limits::{self, FollowsContainers};
 use crate::options::Options;
@@ -70,6 +70,22 @@ impl Pod {
     /// containerd's namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// Where events go.
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The containers of the sandbox `root`, itself left out.
+    pub fn members(&self, root: &str) -> Vec<Arc<Container>> {
+        self.containers()
+            .values()
+            .filter(
+                |container| matches!(&container.role, Role::Member { sandbox } if sandbox == root),
+            )
+            .cloned()
+            .collect()
     }
 
     /// The one reaper.
@@ -134,14 +150,11 @@ impl Pod {
         }
         // From here on it can end, started or not.
         tokio::spawn(Arc::clone(&self).watch(Arc::clone(&container)));
-        tokio::spawn(sampler::publish(
-            Arc::clone(&container),
-            self.events.clone(),
-        ));
+        tokio::spawn(sampler::publish(Arc::clone(&self), Arc::clone(&container)));
         if container.is_root() {
+            let root = Arc::clone(&container);
+            tokio::spawn(sampler::enforce_memory(Arc::clone(&self), root));
             tokio::spawn(Arc::clone(&self).watch_memory(container));
-        } else if container.config.enforce_container_memory {
-            tokio::spawn(sampler::enforce_memory(container));
         }
         Ok(pid)
     }
@@ -299,18 +312,8 @@ impl Pod {
     /// The container of a sandbox that uses the most memory, as far as is known:
     /// the one that a kill has most likely hit.
     async fn largest(&self, root: &Arc<Container>) -> Arc<Container> {
-        let members: Vec<_> = self
-            .containers()
-            .values()
-            .filter(|other| {
-                other.role
-                    == Role::Member {
-                        sandbox: root.id.clone(),
-                    }
-            })
-            .filter(|other| !other.life.state().has_ended())
-            .cloned()
-            .collect();
+        let mut members = self.members(&root.id);
+        members.retain(|member| !member.life.state().has_ended());
         let mut largest = (Arc::clone(root), 0);
         for member in members {
             let usage =
@@ -328,11 +331,14 @@ impl Pod {
     }
 
     fn publish_oom(&self, container: &Container) {
-        log::warn!(
-            "out of memory in {}: it ran into {}",
-            container.id,
-            container.limit_that_was_hit()
-        );
+        let hit = container.limit_that_was_hit();
+        log::warn!("out of memory in {}: it ran into {hit}", container.id);
+        match wire::pack("rampart.v1.OutOfMemory", &hit.message()) {
+            Ok(data) => self
+                .events
+                .publish(Event::OutOfMemory(metric(&container.id, data))),
+            Err(error) => log::warn!("why {} is out of memory: {error}", container.id),
+        }
         self.events.publish(Event::Oom(TaskOOM {
             container_id: container.id.clone(),
             ..TaskOOM::default()
@@ -451,6 +457,12 @@ impl Pod {
                 "task {} has ended already",
                 container.id
             )));
+        }
+        if [Signal::SIGKILL as i32, Signal::SIGTERM as i32].contains(&signal)
+            && let Err(error) = metrics::refresh(&container).await
+        {
+            // The last that may be had of it.
+            log::warn!("figures of {} before its end: {error}", container.id);
         }
         let target = if all { Target::All } else { Target::Init };
         Ok(container

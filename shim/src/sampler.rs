@@ -1,23 +1,26 @@
 //! Looks at each container from time to time: figures for events, and the
 //! memory limit that gVisor does not keep for the containers of a pod.
 
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
-use cgroups::{Bytes, Limit};
+use cgroups::{Bytes, Cgroup};
 use nix::sys::signal::Signal;
-use protos::metric::Metric;
-use protos::protobuf::MessageField;
-use protos::protobuf::well_known_types::timestamp::Timestamp;
 use sandbox::Target;
 
 use crate::container::Container;
-use crate::events::{Event, Events};
-use crate::metrics;
+use crate::events::{Event, metric};
+use crate::metrics::devices::Roots;
+use crate::metrics::{self, Moving, Sample};
+use crate::pod::Pod;
+use crate::wire;
 
 /// Publishes the container's figures at the configured interval until it ends.
-pub async fn publish(container: Arc<Container>, events: Events) {
+pub async fn publish(pod: Arc<Pod>, container: Arc<Container>) {
     let Some(interval) = container.config.metrics_interval() else {
         return;
     };
@@ -28,67 +31,120 @@ pub async fn publish(container: Arc<Container>, events: Events) {
     }
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut told: Option<(Instant, Moving)> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = container.life.wait() => return,
         }
-        match metrics::of(&container).await {
-            Ok(stats) => events.publish(Event::Metrics(Metric {
-                timestamp: MessageField::some(Timestamp::from(SystemTime::now())),
-                id: container.id.clone(),
-                data: MessageField::some(stats),
-                ..Metric::default()
-            })),
-            Err(error) => log::debug!("no figures of {} to publish: {error}", container.id),
+        let sample = match metrics::sample(&container).await {
+            Ok(sample) => sample,
+            Err(error) => {
+                log::debug!("no figures of {} to publish: {error}", container.id);
+                continue;
+            }
+        };
+        let now = Moving::of(&sample.stats, &sample.network);
+        let percent = container.config.metrics_threshold;
+        if percent > 0
+            && let Some((at, before)) = &told
+            && !now.moved(before, sample.at.saturating_duration_since(*at), percent)
+        {
+            continue;
+        }
+        told = Some((sample.at, now));
+        let data = sample.message.clone();
+        pod.events()
+            .publish(Event::Metrics(metric(&container.id, data)));
+        publish_devices(&pod, &container, &sample);
+    }
+}
+
+/// Publishes what the container's devices do, if it has any; the sandbox speaks
+/// for all of its containers.
+fn publish_devices(pod: &Pod, container: &Container, sample: &Sample) {
+    let members = if container.is_root() {
+        pod.members(&container.id)
+    } else {
+        Vec::new()
+    };
+    let given = members.iter().flat_map(|member| &member.devices);
+    let groups = container.devices.iter().chain(given);
+    let message = Roots::default().look_up(groups, &sample.network, &sample.stats.hugetlb);
+    if message.groups.is_empty() {
+        return;
+    }
+    match wire::pack("rampart.v1.Devices", &message) {
+        Ok(data) => pod
+            .events()
+            .publish(Event::Devices(metric(&container.id, data))),
+        Err(error) => log::warn!("devices of {}: {error}", container.id),
+    }
+}
+
+/// Kills containers of a pod that use more memory than their own limit. The
+/// kernel knows only the sandbox's limit, which is the pod's, and gVisor keeps
+/// none.
+///
+/// It is a look from time to time. What the pod uses as a whole is read often,
+/// for that costs next to nothing; the sandbox is asked for a container when the
+/// pod has grown so much that the container may be near its limit. What is
+/// allocated and freed between two looks is not seen, and a container that
+/// allocates faster than that runs into the pod's limit.
+pub async fn enforce_memory(pod: Arc<Pod>, root: Arc<Container>) {
+    let gauge = Gauge::open(root.placement.cgroup());
+    let mut looks: HashMap<String, Look> = HashMap::new();
+    loop {
+        let mut pause = FAR;
+        let members = pod.members(&root.id);
+        let whole = gauge.as_ref().and_then(Gauge::read);
+        looks.retain(|id, _| members.iter().any(|member| member.id == *id));
+        for member in members {
+            let Some(limit) = member.memory_limit() else {
+                continue;
+            };
+            if !member.config.enforce_container_memory || member.life.state().has_ended() {
+                continue;
+            }
+            let due = looks
+                .get(&member.id)
+                .is_none_or(|look| look.is_due(whole, limit));
+            if due {
+                let look = Look {
+                    at: Instant::now(),
+                    used: usage(&member).await,
+                    whole,
+                };
+                if let Some(used) = look.used
+                    && used > limit
+                {
+                    kill(&member, used, limit).await;
+                }
+                looks.insert(member.id.clone(), look);
+            }
+            if let Some(look) = looks.get(&member.id) {
+                pause = pause.min(look.pause(whole, limit));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = root.life.wait() => return,
         }
     }
 }
 
-/// Kills a pod's container that uses more memory than its own limit. The kernel
-/// knows only the sandbox's limit, which is the pod's, and gVisor keeps none.
-///
-/// It is a look from time to time, closer when the limit is near: what is
-/// allocated and freed between two looks is not seen, and a container that
-/// allocates faster than that runs into the pod's limit.
-pub async fn enforce_memory(container: Arc<Container>) {
-    loop {
-        let limit = container
-            .asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .memory
-            .limit
-            .and_then(Limit::value);
-        let mut pause = FAR;
-        if let Some(limit) = limit
-            && !container.life.state().has_ended()
-            && let Some(used) = usage(&container).await
-        {
-            if used > limit {
-                log::warn!(
-                    "{} uses {} bytes of memory and may use {}: killed",
-                    container.id,
-                    used.0,
-                    limit.0
-                );
-                container.over_limit.store(true, Ordering::Relaxed);
-                let kill = Signal::SIGKILL as i32;
-                if let Err(error) = container
-                    .sandbox
-                    .signal(&container.id, Target::All, kill)
-                    .await
-                {
-                    log::debug!("kill {}: {error}", container.id);
-                }
-                // Whoever was forked meanwhile is killed in the next round.
-            }
-            pause = until_next_look(used, limit);
-        }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = container.life.wait() => return,
-        }
+async fn kill(member: &Container, used: Bytes, limit: Bytes) {
+    log::warn!(
+        "{} uses {} bytes of memory and may use {}: killed",
+        member.id,
+        used.0,
+        limit.0
+    );
+    member.over_limit.store(true, Ordering::Relaxed);
+    let kill = Signal::SIGKILL as i32;
+    // Whoever was forked meanwhile is killed in the next round.
+    if let Err(error) = member.sandbox.signal(&member.id, Target::All, kill).await {
+        log::debug!("kill {}: {error}", member.id);
     }
 }
 
@@ -101,20 +157,78 @@ async fn usage(container: &Container) -> Option<Bytes> {
     usage.memory.map(|bytes| Bytes(bytes.0))
 }
 
+/// What the pod as a whole uses, from a file that is kept open.
+#[derive(Debug)]
+struct Gauge(File);
+
+impl Gauge {
+    fn open(cgroup: &Cgroup) -> Option<Self> {
+        let names = ["memory.current", "memory.usage_in_bytes"];
+        let mut paths = cgroup
+            .directories()
+            .into_iter()
+            .flat_map(|directory| names.map(|name| directory.join(name)));
+        paths.find_map(|path| File::open(path).ok()).map(Self)
+    }
+
+    fn read(&self) -> Option<Bytes> {
+        let mut buffer = [0; 24];
+        let length = self.0.read_at(&mut buffer, 0).ok()?;
+        let text = std::str::from_utf8(&buffer[..length]).ok()?;
+        text.trim().parse().ok().map(Bytes)
+    }
+}
+
+/// The last look at a container.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Instant,
+    /// What it used; not known for a container that does not see its cgroup.
+    used: Option<Bytes>,
+    /// What the pod used.
+    whole: Option<Bytes>,
+}
+
+impl Look {
+    /// Whether it is time for the next one: the pod has grown by half of what
+    /// the container had left, or the look is old. The last is for growth that
+    /// others' shrinking hides.
+    fn is_due(&self, whole: Option<Bytes>, limit: Bytes) -> bool {
+        let left = limit.0.saturating_sub(self.used.map_or(0, |used| used.0));
+        let oldest = if left < limit.0 / 5 || whole.is_none() {
+            OLDEST_NEAR
+        } else {
+            OLDEST
+        };
+        self.at.elapsed() >= oldest || (self.used.is_some() && self.grown(whole) > left / 2)
+    }
+
+    /// Until the pod's use is read again: sooner while it grows.
+    fn pause(&self, whole: Option<Bytes>, limit: Bytes) -> Duration {
+        let Some(used) = self.used else { return FAR };
+        let left = limit.0.saturating_sub(used.0);
+        if left < limit.0 / 5 || self.grown(whole) > left / 8 {
+            NEAR
+        } else {
+            NEARER
+        }
+    }
+
+    fn grown(&self, whole: Option<Bytes>) -> u64 {
+        match (whole, self.whole) {
+            (Some(now), Some(then)) => now.0.saturating_sub(then.0),
+            _ => 0,
+        }
+    }
+}
+
 const FAR: Duration = Duration::from_millis(200);
 const NEARER: Duration = Duration::from_millis(50);
 const NEAR: Duration = Duration::from_millis(10);
 
-/// The closer the limit, the sooner the next look.
-fn until_next_look(used: Bytes, limit: Bytes) -> Duration {
-    if used.0 >= limit.0 / 5 * 4 {
-        NEAR
-    } else if used.0 >= limit.0 / 2 {
-        NEARER
-    } else {
-        FAR
-    }
-}
+/// How old a look may become.
+const OLDEST: Duration = Duration::from_secs(3);
+const OLDEST_NEAR: Duration = Duration::from_millis(200);
 
 /// A part of the interval that depends on the id alone.
 fn jitter(id: &str, interval: Duration) -> Duration {
@@ -132,23 +246,44 @@ fn jitter(id: &str, interval: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    /// A pod of 50 MiB, whose container may use 100 MiB.
     #[test]
-    fn looks_come_closer_with_the_limit() {
-        let limit = Bytes(100 << 20);
-        for (used, pause) in [
-            (0, FAR),
-            (49, FAR),
-            (50, NEARER),
-            (79, NEARER),
-            (80, NEAR),
-            (120, NEAR),
+    fn looks_follow_the_growth_of_the_pod() {
+        let mib = |n: u64| Bytes(n << 20);
+        for (used, whole, due, pause) in [
+            (Some(0), Some(50), false, NEARER),
+            (Some(0), Some(60), false, NEARER),
+            (Some(0), Some(70), false, NEAR),
+            (Some(0), Some(101), true, NEAR),
+            (Some(79), Some(50), false, NEARER),
+            (Some(90), Some(50), false, NEAR),
+            (Some(90), Some(56), true, NEAR),
+            (Some(90), Some(40), false, NEAR),
+            (Some(110), Some(50), false, NEAR),
+            (Some(110), Some(51), true, NEAR),
+            (None, Some(500), false, FAR),
+            (Some(0), None, false, NEARER),
         ] {
-            assert_eq!(
-                until_next_look(Bytes(used << 20), limit),
-                pause,
-                "{used} MiB"
-            );
+            let look = Look {
+                at: Instant::now(),
+                used: used.map(mib),
+                whole: Some(mib(50)),
+            };
+            let (whole, limit) = (whole.map(mib), mib(100));
+            assert_eq!(look.is_due(whole, limit), due, "{used:?} of {whole:?}");
+            assert_eq!(look.pause(whole, limit), pause, "{used:?} of {whole:?}");
         }
+    }
+
+    #[test]
+    fn an_old_look_is_due() {
+        let then = Instant::now().checked_sub(OLDEST).unwrap();
+        let look = Look {
+            at: then,
+            used: None,
+            whole: None,
+        };
+        assert!(look.is_due(None, Bytes(1)));
     }
 
     #[test]
