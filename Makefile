@@ -1,6 +1,6 @@
 # What a newcomer calls. The work is done by the scripts in tools/.
 
-.PHONY: all tools build demo test
+.PHONY: all tools build demo test conformance bench
 
 all: build
 
@@ -21,3 +21,15 @@ demo:
 test:
 	tools/install
 	tools/test
+
+# containerd's own suites and critest, against runc's shim and ours side by side.
+conformance:
+	tools/install --no-testhost --no-cargo
+	cargo build -p shim
+	tools/conformance
+
+# The shim's times and memory beside runc's and the bare runsc commands.
+bench:
+	tools/install --no-testhost --no-cargo
+	cargo build --release -p shim
+	bench/run

@@ -26,7 +26,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{program, rootfs, translate};
+use crate::{covers, program, rootfs, translate};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -154,7 +154,8 @@ impl Making<'_> {
             if rootfs::is_read_only(&path)? {
                 root.set_readonly(Some(true));
             }
-            root.set_path(path);
+            root.set_path(path.clone());
+            covers::add(&mut spec, &path, &record.bundle)?;
         }
         let host_name = std::fs::read_to_string(translate::HOST_NAME)
             .map_err(Error::file("read", translate::HOST_NAME))?;
@@ -291,6 +292,10 @@ pub async fn dismantle(container: &Container) -> Result<()> {
     cleanup::demolish(&record, &container.config, &container.state_directory).await
 }
 
+/// What other runtimes do and runsc only when it is asked to: a spec's seccomp
+/// filters hold in the sandbox. The operator's own flags win.
+const LIKE_LINUX: [(&str, &str); 1] = [("oci-seccomp", "true")];
+
 /// The operator's settings in the sandbox's words.
 pub fn sandbox_config(config: &Config, state_directory: &std::path::Path) -> sandbox::Config {
     sandbox::Config {
@@ -303,7 +308,11 @@ pub fn sandbox_config(config: &Config, state_directory: &std::path::Path) -> san
             Platform::Auto => sandbox::Platform::Auto,
         },
         network: None,
-        flags: config.runsc_flags.clone(),
+        flags: LIKE_LINUX
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .chain(config.runsc_flags.clone())
+            .collect(),
         debug_log: config.debug_log.clone(),
         deadlines: sandbox::Deadlines::default(),
     }

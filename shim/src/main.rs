@@ -17,6 +17,7 @@ mod cleanup;
 mod config;
 mod connections;
 mod container;
+mod covers;
 mod create;
 mod error;
 mod events;

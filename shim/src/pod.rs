@@ -263,6 +263,16 @@ impl Pod {
         // the container's, the want of memory before what it caused, the event
         // before anybody who waits can delete the task.
         container.life.settled().await;
+        if !with_sandbox && !container.is_root() {
+            // Where the pod shares a PID namespace, the container's other
+            // processes live on, and hold its output.
+            let all = container
+                .sandbox
+                .signal(&container.id, Target::All, Signal::SIGKILL as i32);
+            if let Ok(Err(error)) = tokio::time::timeout(EXECS_PATIENCE, all).await {
+                log::debug!("the rest of {}: {error}", container.id);
+            }
+        }
         container.end_execs(EXECS_PATIENCE).await;
         if let Err(error) = metrics::refresh(&container).await {
             log::warn!("last figures of {}: {error}", container.id);

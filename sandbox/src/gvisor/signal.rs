@@ -23,7 +23,11 @@ impl Gvisor {
             let gone = || Error::NotFound {
                 object: target.name(id),
             };
-            if container.exit().is_some() {
+            // What the first process leaves behind can still be killed: it lives
+            // on where containers share a PID namespace.
+            let is_of_the_rest =
+                signal == Signal::SIGKILL as i32 && matches!(target, Target::All | Target::Exec(_));
+            if container.exit().is_some() && !is_of_the_rest {
                 return Err(gone());
             }
             match container.phase {
