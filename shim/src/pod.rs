@@ -2,21 +2,22 @@
 //! them. The locks live here; none is held while a child or a sandbox is
 //! waited for.
 
+mod ends;
+mod removal;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use oci_spec::runtime::{LinuxResources, Process};
 use protos::events::{
-    TaskCheckpointed, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskIO,
-    TaskOOM, TaskPaused, TaskResumed, TaskStart,
+    TaskCheckpointed, TaskCreate, TaskExecAdded, TaskExecStarted, TaskIO, TaskPaused, TaskResumed,
+    TaskStart,
 };
 use protos::protobuf::MessageField;
 use protos::protobuf::well_known_types::any::Any;
 use protos::task::CreateTaskRequest;
-use sandbox::Target;
 use sandbox::children::Children;
 use tokio::sync::Notify;
 
@@ -26,7 +27,7 @@ use crate::calls::Calls;
 use crate::connections::Connections;
 use crate::container::Container;
 use crate::error::{Error, Result, chain};
-use crate::events::{Event, Events, metric};
+use crate::events::{Event, Events};
 use crate::exec::Exec;
 use crate::limits::{self, FollowsContainers};
 use crate::options::Options;
@@ -244,139 +245,6 @@ impl Pod {
         Ok(pid)
     }
 
-    /// Waits for the end of a container's first process and tells everybody.
-    async fn watch(self: Arc<Self>, container: Arc<Container>) {
-        let (mut exit, with_sandbox) = match container.sandbox.wait(&container.id).await {
-            Ok(exit) => (
-                Exit {
-                    code: exit.code,
-                    at: exit.at,
-                },
-                exit.by_sandbox_death,
-            ),
-            Err(error) => {
-                log::error!("the end of {} is unknown: {error}", container.id);
-                (Exit::by_signal(Signal::SIGKILL as u32), true)
-            }
-        };
-        // The order matters: the start before the exit, the execs' exits before
-        // the container's, the want of memory before what it caused, the event
-        // before anybody who waits can delete the task.
-        container.life.settled().await;
-        if !with_sandbox && !container.is_root() {
-            // Where the pod shares a PID namespace, the container's other
-            // processes live on, and hold its output.
-            let all = container
-                .sandbox
-                .signal(&container.id, Target::All, Signal::SIGKILL as i32);
-            if let Ok(Err(error)) = tokio::time::timeout(EXECS_PATIENCE, all).await {
-                log::debug!("the rest of {}: {error}", container.id);
-            }
-        }
-        container.end_execs(EXECS_PATIENCE).await;
-        if let Err(error) = metrics::refresh(&container).await {
-            log::warn!("last figures of {}: {error}", container.id);
-        }
-        container.streams.process_exited();
-        if container.died_of_memory(exit, with_sandbox) {
-            exit.code = 128 + Signal::SIGKILL as u32;
-            self.publish_oom(&container);
-        }
-        container.remember_exit(exit);
-        self.publish_exit(&container, &container.id, exit);
-        if let Err(error) = container.life.become_state(State::Stopped(exit)) {
-            log::error!("{error}");
-        }
-    }
-
-    /// Tells of kills that no exit of a container answers for: of a process
-    /// beside its first one.
-    async fn watch_memory(self: Arc<Self>, root: Arc<Container>) {
-        loop {
-            tokio::select! {
-                () = root.oom.next() => {}
-                _ = root.life.wait() => return,
-            }
-            // Time for the exit that may follow.
-            tokio::select! {
-                () = tokio::time::sleep(CLAIM_PATIENCE) => {}
-                _ = root.life.wait() => return,
-            }
-            if root.oom.claim() > 0 {
-                let largest = self.largest(&root).await;
-                self.publish_oom(&largest);
-            }
-        }
-    }
-
-    /// The container of a sandbox that uses the most memory, as far as is known:
-    /// the one that a kill has most likely hit.
-    async fn largest(&self, root: &Arc<Container>) -> Arc<Container> {
-        let mut members = self.members(&root.id);
-        members.retain(|member| !member.life.state().has_ended());
-        let mut largest = (Arc::clone(root), 0);
-        for member in members {
-            let usage =
-                tokio::time::timeout(metrics::SHARE_PATIENCE, member.sandbox.usage(&member.id));
-            let used = usage
-                .await
-                .ok()
-                .and_then(|usage| usage.ok()?.memory)
-                .map_or(0, |b| b.0);
-            if largest.0.is_root() || used > largest.1 {
-                largest = (member, used);
-            }
-        }
-        largest.0
-    }
-
-    fn publish_oom(&self, container: &Container) {
-        let hit = container.limit_that_was_hit();
-        log::warn!("out of memory in {}: it ran into {hit}", container.id);
-        match wire::pack("rampart.v1.OutOfMemory", &hit.message()) {
-            Ok(data) => self
-                .events
-                .publish(Event::OutOfMemory(metric(&container.id, data))),
-            Err(error) => log::warn!("why {} is out of memory: {error}", container.id),
-        }
-        self.events.publish(Event::Oom(TaskOOM {
-            container_id: container.id.clone(),
-            ..TaskOOM::default()
-        }));
-    }
-
-    async fn watch_exec(self: Arc<Self>, container: Arc<Container>, exec: Arc<Exec>) {
-        let Some(pid) = exec.inner_pid() else { return };
-        let exit = match container.sandbox.wait_exec(&container.id, pid).await {
-            Ok(exit) => Exit {
-                code: exit.code,
-                at: exit.at,
-            },
-            Err(error) => {
-                log::error!("the end of exec {} is unknown: {error}", exec.id);
-                Exit::by_signal(Signal::SIGKILL as u32)
-            }
-        };
-        if let Some(streams) = exec.streams() {
-            streams.process_exited();
-        }
-        self.publish_exit(&container, &exec.id, exit);
-        if let Err(error) = exec.life.become_state(State::Stopped(exit)) {
-            log::error!("{error}");
-        }
-    }
-
-    fn publish_exit(&self, container: &Container, process: &str, exit: Exit) {
-        self.events.publish(Event::Exit(TaskExit {
-            container_id: container.id.clone(),
-            id: process.to_owned(),
-            pid: wire::pid(container.pid),
-            exit_status: exit.code,
-            exited_at: wire::exited_at(Some(exit)),
-            ..TaskExit::default()
-        }));
-    }
-
     /// Exec: prepares a further process.
     ///
     /// # Errors
@@ -403,124 +271,6 @@ impl Pod {
             return Ok(container.life.wait().await);
         }
         Ok(container.exec(exec_id)?.life.wait().await)
-    }
-
-    /// Kill: a signal for one process, or all of the container.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if the process has ended, as with runc.
-    pub async fn kill(
-        self: &Arc<Self>,
-        id: &str,
-        exec_id: &str,
-        signal: u32,
-        all: bool,
-    ) -> Result<()> {
-        let signal = i32::try_from(signal)
-            .ok()
-            .filter(|signal| (0..=64).contains(signal));
-        let Some(signal) = signal else {
-            return Err(Error::InvalidArgument(
-                "the signal is not one of 0 to 64".into(),
-            ));
-        };
-        let container = self.container(id)?;
-        let exec = if exec_id.is_empty() {
-            None
-        } else {
-            Some(container.exec(exec_id)?)
-        };
-        let key = format!("{id}/{exec_id}/{signal}/{all}");
-        let pod = Arc::clone(self);
-        self.killing
-            .join(&key, pod.kill_now(container, exec, signal, all))
-            .await
-    }
-
-    async fn kill_now(
-        self: Arc<Self>,
-        container: Arc<Container>,
-        exec: Option<Arc<Exec>>,
-        signal: i32,
-        all: bool,
-    ) -> Result<()> {
-        if let Some(exec) = exec {
-            exec.life.settled().await;
-            let target = exec.target()?;
-            return Ok(container
-                .sandbox
-                .signal(&container.id, target, signal)
-                .await?);
-        }
-        if container.life.settled().await.has_ended() {
-            return Err(Error::NotFound(format!(
-                "task {} has ended already",
-                container.id
-            )));
-        }
-        if [Signal::SIGKILL as i32, Signal::SIGTERM as i32].contains(&signal)
-            && let Err(error) = metrics::refresh(&container).await
-        {
-            // The last that may be had of it.
-            log::warn!("figures of {} before its end: {error}", container.id);
-        }
-        let target = if all { Target::All } else { Target::Init };
-        Ok(container
-            .sandbox
-            .signal(&container.id, target, signal)
-            .await?)
-    }
-
-    /// Delete: of an exec, or of the container with all that is left of it.
-    ///
-    /// # Errors
-    /// It is not there, or runs.
-    pub async fn delete(self: &Arc<Self>, id: &str, exec_id: &str) -> Result<(u32, Exit)> {
-        // Who deletes what is still being created wants it gone.
-        self.creating.settled(id).await;
-        let container = self.container(id)?;
-        let pod = Arc::clone(self);
-        if exec_id.is_empty() {
-            return self
-                .deleting
-                .join(id, pod.delete_container(container))
-                .await;
-        }
-        let exec = container.exec(exec_id)?;
-        let key = format!("{id}/{exec_id}");
-        self.deleting.join(&key, delete_exec(container, exec)).await
-    }
-
-    async fn delete_container(self: Arc<Self>, container: Arc<Container>) -> Result<(u32, Exit)> {
-        match container.life.settled().await {
-            State::Stopped(_) => {}
-            State::Created => {
-                let kill = Signal::SIGKILL as i32;
-                container
-                    .sandbox
-                    .signal(&container.id, Target::Init, kill)
-                    .await?;
-            }
-            State::Starting | State::Running | State::Paused => {
-                return Err(Error::FailedPrecondition(format!(
-                    "task {} runs and cannot be deleted: kill it first",
-                    container.id
-                )));
-            }
-        }
-        let exit = container.life.wait().await;
-        create::dismantle(&container).await?;
-        self.containers().remove(&container.id);
-        self.touch();
-        let pid = wire::pid(container.pid);
-        self.events.publish(Event::Delete(TaskDelete {
-            container_id: container.id.clone(),
-            pid,
-            exit_status: exit.code,
-            exited_at: wire::exited_at(Some(exit)),
-            ..TaskDelete::default()
-        }));
-        Ok((pid, exit))
     }
 
     /// Pids: the processes inside, each with the id of its exec if it is one's
@@ -732,43 +482,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32, Exit)> {
-    let exit = match exec.life.settled().await {
-        State::Stopped(exit) => exit,
-        // Never started: nothing has run.
-        State::Created => Exit {
-            code: 0,
-            at: std::time::SystemTime::now(),
-        },
-        State::Starting | State::Running | State::Paused => {
-            return Err(Error::FailedPrecondition(format!(
-                "exec {} runs and cannot be deleted: kill it first",
-                exec.id
-            )));
-        }
-    };
-    if let Some(streams) = exec.streams() {
-        streams.close(create::DRAIN_PATIENCE).await;
-    }
-    if let Some(pid) = exec.inner_pid() {
-        container.sandbox.forget_exec(&container.id, pid);
-    }
-    container
-        .execs
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&exec.id);
-    Ok((wire::pid(container.pid), exit))
-}
-
-/// How long the ends of execs may hold up that of their container.
-const EXECS_PATIENCE: Duration = Duration::from_secs(2);
-
 /// How long a sandbox may take to list its processes: it may stand still.
 const PROCESSES_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a kill waits for the exit that answers for it.
-const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often a shim looks whether it is still wanted, and how long it stays after
 /// its last client has gone.
