@@ -132,6 +132,7 @@ pub fn of_containers(
             None => Limit::Unlimited,
         });
         bind(&mut resources, cgroup);
+        resources.memory.swap = swap_of(asked, resources.memory.limit, config);
     }
     if follows.cpu {
         // All for one period, so that different ones add up.
@@ -150,9 +151,28 @@ pub fn of_containers(
     resources
 }
 
+/// The limit of memory and swap together, for a memory `limit`: the sum of the
+/// containers', if any has one. Never below the limit of memory alone, which the
+/// kernel refuses.
+fn swap_of(
+    asked: &[Resources],
+    limit: Option<Limit<Bytes>>,
+    config: &Config,
+) -> Option<Limit<Bytes>> {
+    let Some(Limit::Of(limit)) = limit else {
+        return Some(Limit::Unlimited);
+    };
+    asked.iter().find(|one| one.memory.swap.is_some())?;
+    let sum = sum(asked, |one| Some(one.memory.swap?.value()?.0));
+    Some(sum.map_or(Limit::Unlimited, |sum| {
+        Limit::Of(limit.max(Bytes(sum.saturating_add(config.pod_overhead().0))))
+    }))
+}
+
 /// Puts an update's figures over those that were asked before.
 pub fn merge(asked: &mut Resources, update: &Resources) {
     asked.memory.limit = update.memory.limit.or(asked.memory.limit);
+    asked.memory.swap = update.memory.swap.or(asked.memory.swap);
     asked.cpu.quota = update.cpu.quota.or(asked.cpu.quota);
     asked.cpu.period = update.cpu.period.or(asked.cpu.period);
 }
@@ -355,6 +375,19 @@ mod tests {
         let sum = of_containers(&both, follows, &config, &cgroup());
         assert_eq!(sum.memory.limit, Some(Limit::Of(Bytes(96 << 20))));
         assert_eq!(sum.cpu.quota, Some(Limit::Of(Micros(75_000))));
+        assert_eq!(sum.memory.swap, None, "nobody speaks of swap");
+        let with_swap: Vec<_> = both
+            .iter()
+            .cloned()
+            .map(|mut one| {
+                one.memory.swap = one.memory.limit;
+                one
+            })
+            .collect();
+        let sum = of_containers(&with_swap, follows, &config, &cgroup());
+        assert_eq!(sum.memory.swap, Some(Limit::Of(Bytes(96 << 20))));
+        let sum = of_containers(&[], follows, &config, &cgroup());
+        assert_eq!(sum.memory.swap, Some(Limit::Unlimited));
         let one_without = [asks(64 << 20, 50_000, 100_000), Resources::default()];
         let sum = of_containers(&one_without, follows, &config, &cgroup());
         assert_eq!(sum.memory.limit, Some(Limit::Unlimited));
