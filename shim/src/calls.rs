@@ -51,7 +51,15 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
                     let running = Arc::clone(&self.running);
                     let key = key.to_owned();
                     tokio::spawn(async move {
-                        let outcome = work.await.map_err(Arc::new);
+                        // Apart, so that a panic ends the work and not what
+                        // is owed to those who wait for it.
+                        let outcome = tokio::spawn(work).await.unwrap_or_else(|error| {
+                            Err(Error::System {
+                                action: format!("finish the call for {key}"),
+                                source: std::io::Error::other(error),
+                            })
+                        });
+                        let outcome = outcome.map_err(Arc::new);
                         running
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)
@@ -128,6 +136,18 @@ mod tests {
         let (second, ()) = tokio::join!(second, async { go.notify_one() });
         assert_eq!(second.unwrap(), 7);
         assert_eq!(runs.load(Ordering::SeqCst), 1);
+        assert!(calls.is_idle());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_panic_is_an_error_and_leaves_nothing_running() {
+        let calls = Calls::<()>::default();
+        let work = async { panic!("on purpose") };
+        let error = calls.join("a", work).await.unwrap_err();
+        assert!(
+            error.to_string().contains("finish the call for a"),
+            "{error}"
+        );
         assert!(calls.is_idle());
     }
 

@@ -129,6 +129,7 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
         unit: placement
             .as_ref()
             .and_then(|place| place.unit().map(str::to_owned)),
+        entered: false,
         made: Vec::new(),
         pid: None,
         exit: None,

@@ -65,6 +65,7 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         rootfs: (!request.rootfs.is_empty()).then_some(target),
         cgroup: placement.path().to_owned(),
         unit: placement.unit().map(str::to_owned),
+        entered: false,
         made: Vec::new(),
         pid: None,
         exit: None,
@@ -138,6 +139,10 @@ impl Making<'_> {
     }
 
     async fn all(&self, placement: &Placement) -> Result<Container> {
+        if self.role == Role::Root {
+            placement.must_be_empty().await?;
+            self.note(|record| record.entered = true)?;
+        }
         let made = placement.make(self.resources.clone()).await?;
         self.note(|record| record.made = made)?;
         let record = self.record();

@@ -150,12 +150,17 @@ impl Error {
             Self::Unimplemented(_) => Code::UNIMPLEMENTED,
             Self::DeadlineExceeded(_) => Code::DEADLINE_EXCEEDED,
             Self::Sandbox(error) => of_sandbox(error),
+            Self::Cgroup(
+                cgroups::Error::Path { .. }
+                | cgroups::Error::Resource { .. }
+                | cgroups::Error::BelowUsage { .. },
+            ) => Code::INVALID_ARGUMENT,
+            Self::Cgroup(_) => Code::UNKNOWN,
             Self::Shared { code, .. } => *code,
             Self::Usage(_)
             | Self::File { .. }
             | Self::Mount { .. }
             | Self::System { .. }
-            | Self::Cgroup(_)
             | Self::Systemd { .. }
             | Self::Serve(_) => Code::UNKNOWN,
         }

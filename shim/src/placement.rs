@@ -86,6 +86,23 @@ impl Placement {
         &self.cgroup
     }
 
+    /// Checks that nobody is in the cgroup, or below it: all who are in it later
+    /// count as the sandbox's, and are killed with it. runc refuses it too.
+    ///
+    /// # Errors
+    /// [`Error::FailedPrecondition`] names one of those who are.
+    pub async fn must_be_empty(&self) -> Result<()> {
+        let cgroup = self.cgroup.clone();
+        let pids = blocking(move || Ok(cgroup.pids()?)).await?;
+        match pids.first() {
+            None => Ok(()),
+            Some(pid) => Err(Error::FailedPrecondition(format!(
+                "cgroup {} is not empty: it holds process {pid}; a sandbox needs a cgroup of its own",
+                self.path().display()
+            ))),
+        }
+    }
+
     /// Makes the directories and writes the limits; answers what was made. A
     /// unit is made later, around the first process: [`Placement::launcher`].
     ///
@@ -284,11 +301,15 @@ pub async fn remove(record: Record, deadline: Instant) -> Result<()> {
         return Ok(());
     }
     let Record {
-        id, sandbox, unit, ..
+        id,
+        sandbox,
+        unit,
+        entered,
+        ..
     } = record;
     let (path, made) = (record.cgroup, record.made);
     let cgroup = blocking(move || Ok(Cgroup::new(&Host::detect()?, &path)?)).await?;
-    let killed = if id == sandbox {
+    let killed = if id == sandbox && entered {
         let cgroup = cgroup.clone();
         blocking(move || match cgroup.exists() {
             true => Ok(cgroup.kill(deadline)?),
@@ -299,8 +320,8 @@ pub async fn remove(record: Record, deadline: Instant) -> Result<()> {
         Ok(())
     };
     let stopped = match &unit {
-        Some(unit) => stop(unit).await,
-        None => Ok(()),
+        Some(unit) if entered => stop(unit).await,
+        Some(_) | None => Ok(()),
     };
     let removed = blocking(move || Ok(Created::from_directories(made).remove()?)).await;
     // Where all is gone, it does not matter who could not be asked to see to it:
@@ -353,5 +374,63 @@ pub fn move_shim(pid: u32, path: &str) -> Result<()> {
     match absent {
         Some(error) if !entered => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Real cgroups: needs root, as everything here does.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_cgroup_with_strangers_is_refused_and_they_live() {
+        let path = format!("/rampart-strangers-{}", std::process::id());
+        let spec: Spec = serde_json::from_value(serde_json::json!({
+            "ociVersion": "1.0.2", "linux": {"cgroupsPath": path},
+        }))
+        .unwrap();
+        let placement = Placement::plan(&spec, "a", &Role::Root).unwrap();
+        placement.must_be_empty().await.unwrap();
+        let made = placement.make(Resources::default()).await.unwrap();
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        for directory in placement.cgroup().directories() {
+            std::fs::write(directory.join("cgroup.procs"), stranger.id().to_string()).unwrap();
+        }
+        let error = placement.must_be_empty().await.unwrap_err().to_string();
+        assert!(error.contains(&stranger.id().to_string()), "{error}");
+        let record = Record {
+            id: "a".into(),
+            sandbox: "a".into(),
+            bundle: PathBuf::new(),
+            runsc: PathBuf::new(),
+            rootfs: None,
+            cgroup: path.into(),
+            unit: None,
+            entered: false,
+            made: Vec::new(),
+            pid: None,
+            exit: None,
+        };
+        let soon = Instant::now() + Duration::from_secs(10);
+        remove(record.clone(), soon).await.unwrap();
+        assert_eq!(stranger.try_wait().unwrap(), None, "it is none of ours");
+        remove(
+            Record {
+                entered: true,
+                made,
+                ..record
+            },
+            soon,
+        )
+        .await
+        .unwrap();
+        assert!(
+            stranger.wait().unwrap().code().is_none(),
+            "now it counts as ours"
+        );
+        assert!(!placement.cgroup().exists());
     }
 }

@@ -28,6 +28,10 @@ pub struct Record {
     pub cgroup: PathBuf,
     /// The systemd unit of that cgroup, if systemd made it.
     pub unit: Option<String>,
+    /// The cgroup was empty, and from then on this task's processes came into
+    /// it: whoever is in it is the task's.
+    #[serde(default)]
+    pub entered: bool,
     /// cgroup directories that were made for it, in that order.
     pub made: Vec<PathBuf>,
     /// Host process that stands for it, once there is one.
@@ -36,10 +40,14 @@ pub struct Record {
     pub exit: Option<Exit>,
 }
 
+/// The directory of records beside those of the sandboxes, which have ids for
+/// names: no id begins with a dot.
+const RECORDS: &str = ".tasks";
+
 impl Record {
     /// The file of `id`'s record in the namespace's state directory.
     pub fn path(state_directory: &Path, id: &str) -> PathBuf {
-        state_directory.join(format!("{id}.task.json"))
+        state_directory.join(RECORDS).join(format!("{id}.json"))
     }
 
     /// Writes the record in one step: a reader sees the old or the new one.
@@ -47,7 +55,8 @@ impl Record {
     /// # Errors
     /// The system's refusal (a full or read-only /run).
     pub fn write(&self, state_directory: &Path) -> Result<()> {
-        std::fs::create_dir_all(state_directory).map_err(Error::file("create", state_directory))?;
+        let directory = state_directory.join(RECORDS);
+        std::fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
         let path = Self::path(state_directory, &self.id);
         let fresh = path.with_extension("new");
         let text = serde_json::to_vec(self).map_err(|source| Error::Json {
@@ -109,6 +118,7 @@ impl Record {
             _ => {}
         }
         // Fails while other tasks are there, which is how it should be.
+        let _ = std::fs::remove_dir(state_directory.join(RECORDS));
         let _ = std::fs::remove_dir(state_directory);
         Ok(())
     }
@@ -131,6 +141,7 @@ mod tests {
             rootfs: Some("/b/rootfs".into()),
             cgroup: "/ns/a".into(),
             unit: None,
+            entered: true,
             made: vec!["/sys/fs/cgroup/cpu/ns".into()],
             pid: Some(7),
             exit: Some(Exit::by_signal(9)),
@@ -145,8 +156,9 @@ mod tests {
     #[test]
     fn a_damaged_record_is_an_error_that_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(RECORDS)).unwrap();
         std::fs::write(Record::path(directory.path(), "a"), "{").unwrap();
         let error = Record::read(directory.path(), "a").unwrap_err().to_string();
-        assert!(error.contains("a.task.json"), "{error}");
+        assert!(error.contains(".tasks/a.json"), "{error}");
     }
 }

@@ -65,7 +65,18 @@ pub struct Streams {
     input: Mutex<Option<JoinHandle<()>>>,
     log_program: Option<binary::LogProgram>,
     terminal: Mutex<Option<Arc<Terminal>>>,
-    exited: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+}
+
+/// How far the process is, for those who copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It may write.
+    Live,
+    /// It has ended; what it wrote may still be on its way.
+    Exited,
+    /// It is being deleted: nobody else will come to read.
+    Closing,
 }
 
 #[derive(Debug)]
@@ -97,7 +108,7 @@ impl Streams {
     /// A fifo or file that cannot be opened, an unknown scheme, a log program
     /// that cannot be started.
     pub async fn open(paths: &Paths, owner: &Owner) -> Result<(Arc<Self>, Ends)> {
-        let (exited, has_exited) = watch::channel(false);
+        let (stage, staged) = watch::channel(Stage::Live);
         let mut streams = Self {
             stdin_keeper: Mutex::new(None),
             waiting: Mutex::new(None),
@@ -105,7 +116,7 @@ impl Streams {
             input: Mutex::new(None),
             log_program: None,
             terminal: Mutex::new(None),
-            exited,
+            stage,
         };
         let stdin = streams.open_stdin(&paths.stdin)?;
         if paths.terminal {
@@ -144,7 +155,7 @@ impl Streams {
             let (ours, theirs) = pipe_for(owner)?;
             let ours = pipe::Receiver::from_owned_fd(ours)
                 .map_err(Error::system("use the pipe for output"))?;
-            let task = tokio::spawn(copy::from_pipe(ours, sink, has_exited.clone()));
+            let task = tokio::spawn(copy::from_pipe(ours, sink, staged.clone()));
             lock(&streams.outputs).push(task);
             *end = Some(theirs);
         }
@@ -172,7 +183,7 @@ impl Streams {
                 "the process has a terminal already".into(),
             ));
         };
-        let output = copy::from_terminal(terminal.clone(), stdout, self.exited.subscribe());
+        let output = copy::from_terminal(terminal.clone(), stdout, self.stage.subscribe());
         lock(&self.outputs).push(tokio::spawn(output));
         if let Some(stdin) = stdin {
             *lock(&self.input) = Some(tokio::spawn(copy::into_terminal(stdin, terminal.clone())));
@@ -204,7 +215,13 @@ impl Streams {
     /// Says that the process has ended. What it wrote still goes out; a pipe
     /// that somebody else holds open is given up after a while.
     pub fn process_exited(&self) {
-        self.exited.send_replace(true);
+        self.stage.send_if_modified(|stage| {
+            let earlier = *stage < Stage::Exited;
+            if earlier {
+                *stage = Stage::Exited;
+            }
+            earlier
+        });
         if let Some(input) = lock(&self.input).take() {
             input.abort();
         }
@@ -215,6 +232,7 @@ impl Streams {
     /// everything.
     pub async fn close(&self, patience: Duration) {
         self.process_exited();
+        self.stage.send_replace(Stage::Closing);
         let outputs = std::mem::take(&mut *lock(&self.outputs));
         let deadline = tokio::time::Instant::now() + patience;
         for mut output in outputs {

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
+use super::Stage;
 use super::sink::Sink;
 use super::terminal::Terminal;
 
@@ -22,13 +23,13 @@ const SILENCE: Duration = Duration::from_secs(15);
 pub(super) async fn from_pipe(
     mut source: pipe::Receiver,
     mut sink: Sink,
-    mut exited: watch::Receiver<bool>,
+    mut stage: watch::Receiver<Stage>,
 ) {
     let mut buffer = vec![0; CHUNK];
     loop {
-        let read = until_silent(source.read(&mut buffer), &mut exited).await;
+        let read = until_silent(source.read(&mut buffer), &mut stage).await;
         match read {
-            None | Some(Ok(0)) => return,
+            None | Some(Ok(0)) => break,
             Some(Ok(count)) => {
                 if let Err(error) = sink.write(&buffer[..count]).await {
                     log::warn!("output has no reader: {error}");
@@ -37,10 +38,11 @@ pub(super) async fn from_pipe(
             }
             Some(Err(error)) => {
                 log::warn!("read the container's output: {error}");
-                return;
+                break;
             }
         }
     }
+    sink.finish(&mut stage).await;
 }
 
 /// containerd to container, through a pipe. The end of the fifo ends the pipe.
@@ -59,18 +61,21 @@ pub(super) async fn into_pipe(mut source: pipe::Receiver, mut sink: pipe::Sender
 pub(super) async fn from_terminal(
     terminal: Arc<Terminal>,
     mut sink: Option<Sink>,
-    mut exited: watch::Receiver<bool>,
+    mut stage: watch::Receiver<Stage>,
 ) {
     let mut buffer = vec![0; CHUNK];
-    loop {
-        let read = until_silent(terminal.read(&mut buffer), &mut exited).await;
-        let Some(Ok(count @ 1..)) = read else { return };
+    while let Some(Ok(count @ 1..)) = until_silent(terminal.read(&mut buffer), &mut stage).await {
         if let Some(open) = &mut sink
             && let Err(error) = open.write(&buffer[..count]).await
         {
             log::warn!("terminal output has no reader: {error}");
             sink = None;
         }
+    }
+    // The terminal itself is not held for a reader who comes late.
+    drop(terminal);
+    if let Some(sink) = sink {
+        sink.finish(&mut stage).await;
     }
 }
 
@@ -88,11 +93,11 @@ pub(super) async fn into_terminal(mut source: pipe::Receiver, terminal: Arc<Term
 /// [`SILENCE`].
 async fn until_silent<T>(
     read: impl Future<Output = T>,
-    exited: &mut watch::Receiver<bool>,
+    stage: &mut watch::Receiver<Stage>,
 ) -> Option<T> {
     let silence = async {
         // The sender lives as long as the streams; without it nobody waits.
-        let _ = exited.wait_for(|exited| *exited).await;
+        let _ = stage.wait_for(|stage| *stage >= Stage::Exited).await;
         tokio::time::sleep(SILENCE).await;
     };
     tokio::select! {
