@@ -136,7 +136,7 @@ fn terminal_has_size_and_interrupt(containerd: &mut Containerd) {
     // The size is set after the start, so it is waited for. The pause before the exit:
     // when the leader of a session ends, the kernel hangs its terminal up and may drop
     // what was written last, with every runtime.
-    let script = "trap 'echo interrupted; sleep 0.3; exit 5' INT; \
+    let script = "trap 'trap \"\" INT; echo interrupted; sleep 0.3; exit 5' INT; \
                   until [ \"$(stty size)\" = '33 99' ]; do sleep 0.1; done; \
                   echo ready; while :; do sleep 0.1; done";
     let ctr = containerd.run_command(&["--rm", "--tty"], "tty", &["sh", "-c", script]);
