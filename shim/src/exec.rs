@@ -1,12 +1,13 @@
 //! An exec: a further process in a container.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use oci_spec::runtime::Process;
 use sandbox::Target;
 
 use crate::container::Container;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::process::{Life, State};
 use crate::stdio::{Ends, Owner, Paths, Streams};
 
@@ -143,8 +144,4 @@ pub fn into_stdio(ends: Ends, size: Option<(u16, u16)>) -> sandbox::Stdio {
             sandbox::Stdio::Terminal { width, height }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

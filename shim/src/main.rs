@@ -24,6 +24,7 @@ mod events;
 mod exec;
 mod info;
 mod limits;
+mod lock;
 mod logger;
 mod metrics;
 mod oom;

@@ -130,7 +130,7 @@ fn own_maximum(usage: &mut Usage, before: Option<&Usage>) {
 /// # Errors
 /// There were never any.
 pub async fn of(container: &Container) -> Result<Any> {
-    Ok(Arc::clone(&sample(container).await?).message.clone())
+    Ok(sample(container).await?.message.clone())
 }
 
 /// As [`of`], before they are put into a message.

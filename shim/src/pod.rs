@@ -30,6 +30,7 @@ use crate::error::{Error, Result, chain};
 use crate::events::{Event, Events};
 use crate::exec::Exec;
 use crate::limits::{self, FollowsContainers};
+use crate::lock::lock;
 use crate::options::Options;
 use crate::process::{Exit, State};
 use crate::stdio::Paths;
@@ -476,10 +477,6 @@ impl Pod {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long a sandbox may take to list its processes: it may stand still.

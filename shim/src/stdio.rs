@@ -12,7 +12,7 @@ mod terminal;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
+use crate::lock::lock;
 pub use binary::{COMMAND as LOG_PROGRAM, main as log_program_main};
 use sink::Sink;
 use terminal::Terminal;
@@ -302,8 +303,4 @@ fn pipe_for(owner: &Owner) -> Result<(OwnedFd, OwnedFd)> {
         }
     }
     Ok((read, write))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
