@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// The calls of one kind that are under way, by what they work on.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let mut receiver = {
-            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut running = lock(&self.running);
             match running.get(key) {
                 Some(receiver) => receiver.clone(),
                 None => {
@@ -60,10 +61,7 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
                             })
                         });
                         let outcome = outcome.map_err(Arc::new);
-                        running
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .remove(&key);
+                        lock(&running).remove(&key);
                         sender.send_replace(Some(outcome));
                     });
                     receiver
@@ -84,12 +82,7 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
 
     /// Waits until no call runs under `key`.
     pub async fn settled(&self, key: &str) {
-        let receiver = self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned();
+        let receiver = lock(&self.running).get(key).cloned();
         if let Some(mut receiver) = receiver {
             // An error means that the call is gone, which is as good.
             let _ = receiver.wait_for(Option::is_some).await;
@@ -98,10 +91,7 @@ impl<T: Clone + Send + Sync + 'static> Calls<T> {
 
     /// Whether nothing runs at all.
     pub fn is_idle(&self) -> bool {
-        self.running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        lock(&self.running).is_empty()
     }
 }
 

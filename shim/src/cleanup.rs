@@ -120,7 +120,6 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
         id: flags.id.clone(),
         sandbox,
         bundle: bundle.to_owned(),
-        runsc: configs[0].runsc.clone(),
         rootfs: target.exists().then_some(target),
         cgroup: placement
             .as_ref()

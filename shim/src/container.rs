@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cgroups::Resources;
@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::limits::FollowsContainers;
+use crate::lock::lock;
 use crate::metrics::{Figures, devices};
 use crate::oom::{Hit, Level, Oom};
 use crate::placement::Placement;
@@ -200,13 +201,13 @@ impl Container {
 
     /// The memory that it may use by its own limit.
     pub fn memory_limit(&self) -> Option<cgroups::Bytes> {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = lock(&self.asked);
         asked.memory.limit.and_then(cgroups::Limit::value)
     }
 
     /// Writes the exit status where `delete` finds it if this shim is killed.
     pub fn remember_exit(&self, exit: Exit) {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = lock(&self.record);
         record.exit = Some(exit);
         if let Err(error) = record.write(&self.state_directory) {
             log::warn!(
@@ -218,6 +219,6 @@ impl Container {
     }
 
     fn execs(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Exec>>> {
-        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.execs)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cgroups::Resources;
@@ -18,6 +18,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::exec::into_stdio;
 use crate::limits::{self, FollowsContainers};
+use crate::lock::lock;
 use crate::metrics::{Figures, devices};
 use crate::oom::Oom;
 use crate::options::Options;
@@ -61,7 +62,6 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         id: request.id.clone(),
         sandbox: sandbox_id,
         bundle,
-        runsc: options.config.runsc.clone(),
         rootfs: (!request.rootfs.is_empty()).then_some(target),
         cgroup: placement.path().to_owned(),
         unit: placement.unit().map(str::to_owned),
@@ -125,15 +125,12 @@ struct Making<'a> {
 impl Making<'_> {
     /// A copy of the record as it is now.
     fn record(&self) -> Record {
-        self.record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.record).clone()
     }
 
     /// Changes the record, in memory and on disk.
     fn note(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = lock(&self.record);
         change(&mut record);
         record.write(&self.state_directory)
     }
@@ -143,6 +140,8 @@ impl Making<'_> {
             placement.must_be_empty().await?;
             self.note(|record| record.entered = true)?;
         }
+        // A shim that is killed half-way could not tell what it has made.
+        self.note(|record| record.made = placement.to_be_made())?;
         let made = placement.make(self.resources.clone()).await?;
         self.note(|record| record.made = made)?;
         let record = self.record();
@@ -278,10 +277,7 @@ impl Making<'_> {
 /// What could not be removed.
 pub async fn dismantle(container: &Container) -> Result<()> {
     container.streams.close(DRAIN_PATIENCE).await;
-    let execs: Vec<_> = container
-        .execs
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    let execs: Vec<_> = lock(&container.execs)
         .drain()
         .map(|(_, exec)| exec)
         .collect();
@@ -289,11 +285,7 @@ pub async fn dismantle(container: &Container) -> Result<()> {
         streams.close(Duration::ZERO).await;
     }
     container.sandbox.delete(&container.id).await?;
-    let record = container
-        .record
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let record = lock(&container.record).clone();
     cleanup::demolish(&record, &container.config, &container.state_directory).await
 }
 

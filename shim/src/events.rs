@@ -6,7 +6,7 @@
 //! task's own events.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use protos::events::{
@@ -22,6 +22,7 @@ use protos::ttrpc::{self, Code};
 use tokio::sync::Notify;
 
 use crate::error::chain;
+use crate::lock::lock;
 
 /// What the shim tells containerd.
 #[derive(Debug, Clone)]
@@ -206,10 +207,7 @@ impl Events {
     }
 
     fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
-        self.shared
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.queue)
     }
 
     /// The oldest lifecycle event, else the oldest of the metrics: those give

@@ -11,7 +11,7 @@ mod share;
 mod v1;
 mod v2;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cgroups::net::{self, Interface};
@@ -23,6 +23,7 @@ use protos::protobuf::well_known_types::any::Any;
 use crate::container::Container;
 use crate::create::blocking;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::wire;
 
 pub use change::Figures as Moving;
@@ -64,10 +65,7 @@ impl Figures {
 
     /// Those that were last taken.
     pub fn last(&self) -> Option<Arc<Sample>> {
-        self.last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.last).clone()
     }
 
     fn fresh(&self) -> Option<Arc<Sample>> {
@@ -101,7 +99,7 @@ impl Figures {
     }
 
     fn keep(&self, mut stats: Stats, network: Vec<Interface>) -> Result<Arc<Sample>> {
-        let mut kept = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.last);
         let before = kept.as_ref().map(|last| &last.stats.memory);
         let memory = &mut stats.memory;
         own_maximum(&mut memory.memory, before.map(|before| &before.memory));

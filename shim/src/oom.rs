@@ -8,7 +8,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::lock::lock;
 use std::time::Duration;
 
 use cgroups::{Bytes, Cgroup, Limit, OomWatch};
@@ -198,7 +200,7 @@ impl Oom {
     }
 
     fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

@@ -5,7 +5,7 @@
 //! agents find them; they stay empty.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cgroups::systemd::Properties;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::bundle::Role;
 use crate::create::blocking;
 use crate::error::{Error, Result, chain};
+use crate::lock::lock;
 use crate::record::Record;
 use crate::systemd::Systemd;
 
@@ -103,6 +104,16 @@ impl Placement {
         }
     }
 
+    /// Its directories that are not there yet. A unit's are systemd's to make.
+    pub fn to_be_made(&self) -> Vec<PathBuf> {
+        let missing = self
+            .cgroup
+            .directories()
+            .into_iter()
+            .filter(|path| !path.exists());
+        missing.filter(|_| self.unit().is_none()).collect()
+    }
+
     /// Makes the directories and writes the limits; answers what was made. A
     /// unit is made later, around the first process: [`Placement::launcher`].
     ///
@@ -158,10 +169,7 @@ impl Placement {
 
     /// Why no process could be brought in, if that is so.
     pub fn take_refusal(&self) -> Option<Error> {
-        self.refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.refusal).take()
     }
 
     /// Writes other limits: in the files, and in the unit's properties, from
@@ -219,7 +227,7 @@ impl Scope {
                 Err(error) => {
                     log::error!("process {pid}: {}", chain(&error));
                     let refusal = &self.placement.refusal;
-                    *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *lock(refusal) = Some(error);
                     let _ = kill(pid, Signal::SIGKILL);
                 }
             }
@@ -257,7 +265,7 @@ impl Scope {
             // The hierarchies that systemd does not manage are ours too.
             Mode::Legacy | Mode::Hybrid => {
                 let made = blocking(move || make(&cgroup, &resources)).await?;
-                let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut record = lock(&self.record);
                 record.made.extend(made);
                 record.write(&self.state_directory)?;
             }
@@ -405,7 +413,6 @@ mod tests {
             id: "a".into(),
             sandbox: "a".into(),
             bundle: PathBuf::new(),
-            runsc: PathBuf::new(),
             rootfs: None,
             cgroup: path.into(),
             unit: None,

@@ -7,7 +7,7 @@ mod removal;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use oci_spec::runtime::{LinuxResources, Process};
@@ -469,13 +469,11 @@ impl Pod {
     }
 
     fn touch(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.used) = Instant::now();
     }
 
     fn containers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Container>>> {
-        self.containers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.containers)
     }
 }
 

@@ -20,8 +20,6 @@ pub struct Record {
     pub sandbox: String,
     /// Its bundle.
     pub bundle: PathBuf,
-    /// The runsc that runs it.
-    pub runsc: PathBuf,
     /// Where something was mounted for its root, if anything was.
     pub rootfs: Option<PathBuf>,
     /// Its cgroup below each hierarchy's root.
@@ -137,7 +135,6 @@ mod tests {
             id: "a".into(),
             sandbox: "a".into(),
             bundle: "/b".into(),
-            runsc: "runsc".into(),
             rootfs: Some("/b/rootfs".into()),
             cgroup: "/ns/a".into(),
             unit: None,

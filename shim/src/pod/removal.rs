@@ -1,6 +1,6 @@
 //! Kill and Delete.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 use protos::events::TaskDelete;
@@ -11,6 +11,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::events::Event;
 use crate::exec::Exec;
+use crate::lock::lock;
 use crate::process::{Exit, State};
 use crate::{create, metrics, wire};
 
@@ -160,10 +161,6 @@ async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32,
     if let Some(pid) = exec.inner_pid() {
         container.sandbox.forget_exec(&container.id, pid);
     }
-    container
-        .execs
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&exec.id);
+    lock(&container.execs).remove(&exec.id);
     Ok((wire::pid(container.pid), exit))
 }
