@@ -59,16 +59,18 @@ impl Runsc {
         let log = call.dir.join(format!("{verb}-{number}.log"));
         let stderr = call.dir.join(format!("{verb}-{number}.stderr"));
 
-        let mut args: Vec<OsString> = self
+        let flags: Vec<OsString> = self
             .config
             .global_flags(&self.sandbox_id, call.platform, call.network, &log)
             .into_iter()
             .map(OsString::from)
             .collect();
+        let mut args = flags.clone();
         args.push(verb.into());
         args.extend(call.args);
         args.push(id.into());
         let mut command = self.launcher.command(&self.config.runsc, args);
+        let lent = call.stdio.is_some();
         self.attach(&mut command, call.stdio, &stderr)?;
 
         let after = self.config.deadlines.command;
@@ -84,7 +86,13 @@ impl Runsc {
                 id: id.to_owned(),
                 after,
             },
-            Some(status) => failure(verb, id, status, &read_start(&log), &read_start(&stderr)),
+            Some(status) => {
+                let log = read_start(&log);
+                if lent && first_error(&log).is_none() {
+                    self.ask_again(flags, &stderr).await?;
+                }
+                failure(verb, id, status, &log, &read_start(&stderr))
+            }
         };
         // Said by the error; left in place they would grow with each failure.
         discard(&log);
@@ -110,6 +118,17 @@ impl Runsc {
                 Ok(None)
             }
         }
+    }
+
+    /// Has the cause of a failure told into `stderr` that went to the container's
+    /// standard error: no cgroup to join, no program, a wrong flag stand in the
+    /// way of any command alike.
+    async fn ask_again(&self, mut args: Vec<OsString>, stderr: &Path) -> Result<()> {
+        args.push("help".into());
+        let mut command = self.launcher.command(&self.config.runsc, args);
+        self.attach(&mut command, None, stderr)?;
+        self.run_to_end(command, self.config.deadlines.command).await?;
+        Ok(())
     }
 
     /// Kills a child and reaps it.
