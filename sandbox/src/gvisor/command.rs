@@ -127,7 +127,8 @@ impl Runsc {
         args.push("help".into());
         let mut command = self.launcher.command(&self.config.runsc, args);
         self.attach(&mut command, None, stderr)?;
-        self.run_to_end(command, self.config.deadlines.command).await?;
+        self.run_to_end(command, self.config.deadlines.command)
+            .await?;
         Ok(())
     }
 
