@@ -1,6 +1,7 @@
 //! A private containerd with root, state, socket and configuration of its own,
 //! and the clients that speak to it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -141,17 +142,23 @@ impl Containerd {
     /// what to run.
     pub fn run_command(&self, options: &[&str], id: &str, program: &[&str]) -> Command {
         let mut command = self.ctr_command(&["run"]);
-        if self.rampart_config {
-            command
-                .arg("--runtime-config-path")
-                .arg(self.host.directory().join(place::RAMPART));
-        }
         command
+            .args(self.settings())
             .args(["--runtime", &tools::runtime()])
             .args(options)
             .args([tools::IMAGE, id])
             .args(program);
         command
+    }
+
+    /// The arguments of `ctr run` that name our own configuration file, if there
+    /// is one.
+    pub fn settings(&self) -> Vec<OsString> {
+        if !self.rampart_config {
+            return Vec::new();
+        }
+        let file = self.host.directory().join(place::RAMPART);
+        vec!["--runtime-config-path".into(), file.into()]
     }
 
     /// Runs a container in the foreground and removes it.
