@@ -106,7 +106,10 @@ mod tests {
             let translated = translate(&mut spec, "host").map_err(|error| error.to_string());
             assert_eq!(translated.is_err(), refused, "{option}: {translated:?}");
             if let Err(text) = translated {
-                assert!(text.contains("mount /csi: ") && text.contains(option), "{text}");
+                assert!(
+                    text.contains("mount /csi: ") && text.contains(option),
+                    "{text}"
+                );
             }
         }
     }
