@@ -295,8 +295,9 @@ impl Containerd {
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
         self.run("warm", &["true"]).ok();
+        // And to be reaped: who is there as a zombie now would be missed later.
         wait::until("the first container's shim to end", || {
-            self.shims("warm").is_empty()
+            self.shims("warm").is_empty() && process::descendants().iter().all(|one| !one.zombie)
         });
         Inventory::take(&self.host)
     }
