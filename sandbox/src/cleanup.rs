@@ -57,6 +57,15 @@ pub async fn cleanup(config: &Config, sandbox_id: &str, id: &str, bundle: &Path)
     missing_is_fine(fs::remove_dir_all(&dir)).map_err(Error::io("remove", &dir))
 }
 
+/// Whether a process still works for the container, or for the whole sandbox if
+/// `id` is `sandbox_id`.
+#[must_use]
+pub fn is_in_use(config: &Config, sandbox_id: &str, id: &str, bundle: &Path) -> bool {
+    let dir = bundle.join(DIR);
+    let of_container = (id != sandbox_id).then_some(dir.as_path());
+    !processes(&config.sandbox_root(sandbox_id), of_container).is_empty()
+}
+
 /// Ends the sandboxes whose state is in `root`, and removes it.
 pub(crate) async fn end_sandboxes_of(root: &Path) -> Result<()> {
     for pid in processes(root, None) {

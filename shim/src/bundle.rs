@@ -2,11 +2,13 @@
 //! its `config.json` says about the pod.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use oci_spec::runtime::Spec;
 
 use crate::error::{Error, Result};
+use crate::{program, wire};
 
 /// What a container is to its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,10 +25,36 @@ pub enum Role {
 /// Loads the OCI spec of the bundle.
 ///
 /// # Errors
-/// [`Error::Spec`] names the file.
+/// The file cannot be read or understood; it is named.
 pub fn load(bundle: &Path) -> Result<Spec> {
     let path = bundle.join("config.json");
-    Spec::load(&path).map_err(|source| Error::Spec { path, source })
+    let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+        // The caller has named the wrong bundle.
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            Error::InvalidArgument(format!("load {}: {source}", path.display()))
+        }
+        _ => Error::file("read", &path)(source),
+    })?;
+    wire::json_object(&bytes, &format!("load {}", path.display()))
+}
+
+/// Refuses a spec that no sandbox can run, whatever else is in it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] names the field.
+pub fn check(spec: &Spec) -> Result<()> {
+    let fault = |text: String| Err(Error::InvalidArgument(format!("config.json: {text}")));
+    let Some(process) = spec.process() else {
+        return fault("process is missing".into());
+    };
+    if let Err(reason) = program::first_argument(process) {
+        return fault(format!("process.args {reason}"));
+    }
+    match spec.root() {
+        None => fault("root is missing".into()),
+        Some(root) if root.path().as_os_str().is_empty() => fault("root.path is missing".into()),
+        Some(_) => Ok(()),
+    }
 }
 
 /// An annotation of a spec: the first of `keys` that it has.
@@ -90,10 +118,7 @@ pub fn group(bundle: &Path, id: &str) -> Result<String> {
     }
     let path = bundle.join("config.json");
     let bytes = std::fs::read(&path).map_err(Error::file("read", &path))?;
-    let spec: Annotated = serde_json::from_slice(&bytes).map_err(|source| Error::Json {
-        what: format!("parse {}", path.display()),
-        source,
-    })?;
+    let spec: Annotated = wire::json_object(&bytes, &format!("parse {}", path.display()))?;
     let annotations = spec.annotations.unwrap_or_default();
     Ok([
         "io.containerd.runc.v2.group",

@@ -80,7 +80,9 @@ impl Config {
     /// # Errors
     /// The file cannot be read or has a mistake; the parser names the line.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::InvalidArgument(format!("configuration {}: {error}", path.display()))
+        })?;
         Self::parse(&text, &path.display().to_string())
     }
 

@@ -56,7 +56,14 @@ pub fn unmount_all(target: &Path) -> Result<()> {
 /// # Errors
 /// The system's refusal, for instance because `root` does not exist.
 pub fn is_read_only(root: &Path) -> Result<bool> {
-    let stat = statvfs(root).map_err(|errno| Error::file("look at", root)(errno.into()))?;
+    let stat = statvfs(root).map_err(|errno| match errno {
+        Errno::ENOENT | Errno::ENOTDIR => Error::InvalidArgument(format!(
+            "config.json: root.path: {}: {}",
+            root.display(),
+            errno.desc()
+        )),
+        _ => Error::file("look at", root)(errno.into()),
+    })?;
     Ok(stat.flags().contains(FsFlags::ST_RDONLY))
 }
 

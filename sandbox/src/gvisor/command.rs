@@ -45,7 +45,7 @@ pub(crate) struct Call<'a> {
     /// For the log of this call; removed after success.
     pub(crate) dir: &'a Path,
     /// The streams of a container. None: nothing, and standard error is kept for
-    /// the message of a failure.
+    /// the message of a failure. The launcher's own is kept in any case.
     pub(crate) stdio: Option<[OwnedFd; 3]>,
     pub(crate) platform: Platform,
     pub(crate) network: Network,
@@ -59,20 +59,29 @@ impl Runsc {
         let log = call.dir.join(format!("{verb}-{number}.log"));
         let stderr = call.dir.join(format!("{verb}-{number}.stderr"));
 
-        let mut args: Vec<OsString> = self
+        let flags: Vec<OsString> = self
             .config
             .global_flags(&self.sandbox_id, call.platform, call.network, &log)
             .into_iter()
             .map(OsString::from)
             .collect();
+        let mut args = flags.clone();
         args.push(verb.into());
         args.extend(call.args);
         args.push(id.into());
-        let mut command = self.launcher.command(&self.config.runsc, args);
+        let mut command = self
+            .launcher
+            .command(&stderr, &self.config.runsc, args);
         self.attach(&mut command, call.stdio, &stderr)?;
 
         let after = self.config.deadlines.command;
         let ended = self.run_to_end(command, after).await?;
+        if ended.is_some_and(|reaped| reaped.status != Status::Exited(0))
+            && !log.exists()
+            && !stderr.exists()
+        {
+            self.have_flags_judged(flags, &stderr).await?;
+        }
         let error = match ended.map(|reaped| reaped.status) {
             Some(Status::Exited(0)) => {
                 discard(&log);
@@ -90,6 +99,22 @@ impl Runsc {
         discard(&log);
         discard(&stderr);
         Err(error)
+    }
+
+    /// Has runsc say to `stderr` what is wrong with its flags. It judges them before
+    /// it opens its log, and its standard error may have been a container's.
+    async fn have_flags_judged(&self, mut flags: Vec<OsString>, stderr: &Path) -> Result<()> {
+        flags.push("help".into());
+        let mut command = self.launcher.command(stderr, &self.config.runsc, flags);
+        self.attach(&mut command, None, stderr)?;
+        let ended = self
+            .run_to_end(command, self.config.deadlines.probe)
+            .await?;
+        if ended.is_none_or(|reaped| reaped.status == Status::Exited(0)) {
+            // It is not the flags.
+            discard(stderr);
+        }
+        Ok(())
     }
 
     /// Runs the command; None if it had to be killed at the deadline.
@@ -149,7 +174,7 @@ fn failure(verb: &'static str, id: &str, status: Status, log: &str, stderr: &str
     };
     if status == Status::Exited(i32::from(launch::FAILED)) {
         let cause = first_line().map_or_else(
-            || "the launcher's message went to the container's standard error".to_owned(),
+            || "the launcher could not leave its reason".to_owned(),
             |line| line.trim_start_matches("launch: ").to_owned(),
         );
         return Error::Launch { verb, id, cause };
