@@ -165,6 +165,10 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     #[test]
@@ -202,6 +206,17 @@ mod tests {
                 of_container,
                 "{line}"
             );
+        }
+    }
+
+    const COMMAND: &[u8] = b"runsc-sandbox\0--root=/run/r/s1\0boot\0--bundle=/b/c1/sandbox\0s1\0";
+
+    proptest! {
+        #[test]
+        fn any_command_line_without_the_directory_is_a_strangers(bytes in damaged(COMMAND)) {
+            if works_for(&bytes, Path::new("/run/r/s1"), None) {
+                prop_assert!(bytes.windows(9).any(|part| part == b"/run/r/s1"));
+            }
         }
     }
 }

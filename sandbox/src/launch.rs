@@ -182,6 +182,8 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(line: &str) -> Result<Request, String> {
@@ -236,5 +238,20 @@ mod tests {
             (request.program, request.args),
             ("/bin/true".into(), vec!["-x".into()])
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_a_request_or_an_error(
+            words in prop::collection::vec("(--parent|--join|--await|--complaint|--|[0-9]{1,3}|/[a-z]{0,3})", 0..10),
+        ) {
+            match Request::parse(words.iter().map(OsString::from)) {
+                Ok(request) => {
+                    let after = words.iter().skip_while(|word| *word != "--").count();
+                    prop_assert!(request.args.len() + 2 <= after);
+                }
+                Err(cause) => prop_assert!(!cause.is_empty()),
+            }
+        }
     }
 }

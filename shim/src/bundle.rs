@@ -133,6 +133,11 @@ pub fn group(bundle: &Path, id: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+    use crate::{limits, translate};
+
     use super::*;
 
     fn spec(annotations: &[(&str, &str)]) -> Spec {
@@ -195,5 +200,41 @@ mod tests {
             .unwrap(),
             "g"
         );
+    }
+
+    const SAMPLE: &[u8] = br#"{"ociVersion":"1.0.2","process":{"args":["sh"],"cwd":"/","env":["PATH=/bin"],
+        "user":{"uid":0,"gid":0},"rlimits":[{"type":"RLIMIT_NOFILE","hard":9,"soft":9}]},
+        "root":{"path":"rootfs"},"hostname":"h","mounts":[{"destination":"/proc","type":"proc","source":"proc"}],
+        "annotations":{"io.kubernetes.cri.container-type":"container","io.kubernetes.cri.sandbox-id":"p",
+        "io.kubernetes.cri.sandbox-memory":"33554432"},"linux":{"cgroupsPath":"a.slice:b:c",
+        "resources":{"memory":{"limit":33554432},"cpu":{"shares":512,"quota":1000,"cpus":"0-1"}},
+        "devices":[{"path":"/dev/x","type":"c","major":1,"minor":3}],"namespaces":[{"type":"network"}]}}"#;
+
+    #[test]
+    fn the_sample_is_right() {
+        let spec: Spec = wire::json_object(SAMPLE, "load it").unwrap();
+        check(&spec).unwrap();
+        assert_eq!(role(&spec).unwrap(), Role::Member { sandbox: "p".into() });
+    }
+
+    proptest! {
+        #[test]
+        fn any_config_json_is_understood_or_refused(bytes in damaged(SAMPLE)) {
+            match wire::json_object::<Spec>(&bytes, "load it") {
+                Err(error) => prop_assert_eq!(error.code(), protos::ttrpc::Code::INVALID_ARGUMENT),
+                Ok(mut spec) => {
+                    if check(&spec).is_ok() {
+                        prop_assert!(!spec.root().as_ref().unwrap().path().as_os_str().is_empty());
+                    }
+                    for refusal in [
+                        role(&spec).err(),
+                        limits::of_spec(&spec).err(),
+                        translate::translate(&mut spec, "host").err(),
+                    ].into_iter().flatten() {
+                        prop_assert_eq!(refusal.code(), protos::ttrpc::Code::INVALID_ARGUMENT, "{}", refusal);
+                    }
+                }
+            }
+        }
     }
 }

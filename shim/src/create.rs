@@ -155,6 +155,7 @@ impl Making<'_> {
         }
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
+            rootfs::check(&path)?;
             program::check(&self.spec, &path)?;
             // Else runsc makes a file in it that backs its own overlay.
             if rootfs::is_read_only(&path)? {

@@ -224,6 +224,10 @@ fn discard(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     const LOG: &str = concat!(
@@ -264,5 +268,14 @@ mod tests {
             ),
             "starting runsc create c in its cgroup: cannot join cgroup /x: gone"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_log_has_a_cause(log in damaged(LOG.as_bytes()), stderr in "[a-z: \n]{0,20}", code in 1..128) {
+            let log = String::from_utf8_lossy(&log);
+            let error = failure("create", "c", Status::Exited(code), &log, &stderr).to_string();
+            prop_assert!(error.len() > "runsc create c: ".len() || log.contains("\"msg\":\"\""), "{error}");
+        }
     }
 }

@@ -211,21 +211,32 @@ async fn read_answer(stream: &mut UnixStream) -> io::Result<Answer> {
                 "closed without an answer",
             ));
         }
-        match serde_json::Deserializer::from_slice(&bytes)
-            .into_iter::<Answer>()
-            .next()
-        {
-            Some(Ok(answer)) => return Ok(answer),
-            Some(Err(error)) if error.is_eof() && bytes.len() < LONGEST_ANSWER => {}
-            None if bytes.len() < LONGEST_ANSWER => {}
-            Some(Err(error)) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "only blanks")),
+        if let Some(answer) = parse(&bytes) {
+            return answer;
         }
+    }
+}
+
+/// The answer that `bytes` begin with; None if there has to be more of it.
+fn parse(bytes: &[u8]) -> Option<io::Result<Answer>> {
+    let invalid = |error| Some(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+    let more = bytes.len() < LONGEST_ANSWER;
+    let mut answers = serde_json::Deserializer::from_slice(bytes).into_iter();
+    match answers.next() {
+        Some(Ok(answer)) => Some(Ok(answer)),
+        Some(Err(error)) if error.is_eof() && more => None,
+        None if more => None,
+        Some(Err(error)) => invalid(error.to_string()),
+        None => invalid("only blanks".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
     use serde_json::json;
     use std::io::Write as _;
@@ -342,5 +353,22 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
+    }
+
+    const SAMPLE: &[u8] = br#"{"success":true,"err":"","result":{"a":[1,2,"x"],"b":null}}"#;
+
+    proptest! {
+        #[test]
+        fn any_answer_is_understood_once_it_is_whole(end in 0..SAMPLE.len()) {
+            prop_assert!(parse(&SAMPLE[..end]).is_none());
+            prop_assert!(parse(SAMPLE).unwrap().unwrap().success);
+        }
+
+        #[test]
+        fn any_damaged_answer_is_one_or_refused(bytes in damaged(SAMPLE)) {
+            if let Some(Err(error)) = parse(&bytes) {
+                prop_assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            }
+        }
     }
 }
