@@ -10,10 +10,18 @@ use std::time::{Duration, Instant};
 use integration::containerd::{Containerd, Version};
 use integration::events::Events;
 use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order};
+use integration::host::Host;
 use integration::inventory::Inventory;
+use integration::mock::MockContainerd;
 use integration::process::{self, Output};
-use integration::{skip, tools, wait};
+use integration::shim::{Input, Shim, TaskClient};
+use integration::wire::TASK_V3;
+use integration::{bundle, skip, tools, wait};
 use nix::sys::signal::Signal;
+use protos::protobuf::Message as _;
+use protos::protobuf::well_known_types::any::Any;
+use protos::task;
+use serde_json::json;
 
 use Fault::*;
 use Left::*;
@@ -218,6 +226,68 @@ fn killed_processes_on_containerd_1_6() {
     every(Version::V1_6, |row| {
         row.fault == Killed && matches!(row.victim, Shim | Sentry)
     });
+}
+
+/// A container of a pod that could not be asked for its end, for want of a
+/// descriptor, was taken for dead.
+#[test]
+fn who_cannot_be_asked_is_not_dead() {
+    if !tools::is_rampart() {
+        return skip("these are Rampart's own promises");
+    }
+    let Some(host) = Host::new() else { return };
+    let mock = MockContainerd::start(&host.directory().join("events.sock"));
+    let runsc = FaultyRunsc::new();
+    let options = protos::runtimeoptions::Options {
+        config_body: format!("runsc = {:?}", runsc.path()).into_bytes(),
+        ..Default::default()
+    };
+    let options = Any {
+        type_url: "runtimeoptions.v1.Options".to_owned(),
+        value: options.write_to_bytes().expect("they are complete"),
+        ..Any::default()
+    };
+    let create = |client: &mut TaskClient, id: &str, kind: &str| {
+        let annotations = json!({
+            "io.kubernetes.cri.container-type": kind,
+            "io.kubernetes.cri.sandbox-id": "pod",
+        });
+        let more = [("annotations", annotations)];
+        let bundle = bundle::make(&host, host.name(), id, &["sleep", "1000"], &more);
+        let request = task::CreateTaskRequest {
+            id: id.to_owned(),
+            bundle: bundle.to_string_lossy().into_owned(),
+            options: Some(options.clone()).into(),
+            ..Default::default()
+        };
+        let created = client.raw().call(TASK_V3, "Create", &request);
+        let _: task::CreateTaskResponse = created.expect("create the container");
+    };
+    bundle::make(&host, host.name(), "first", &[], &[]);
+    let shim = Shim::new(&host, &mock, "first");
+    let reply = shim.start(&Input::Bootstrap);
+    let mut pod = shim.connect(&reply).of("pod");
+    let mut member = shim.connect(&reply).of("member");
+    create(&mut pod, "pod", "sandbox");
+    pod.start("").expect("start the sandbox");
+    create(&mut member, "member", "container");
+    let pid = pod.identify().expect("it serves").shim_pid;
+
+    runsc.order("start", Order::HoldBefore);
+    thread::scope(|scope| {
+        let started = scope.spawn(|| member.start(""));
+        runsc.until_reached();
+        faults::refuse_descriptors(pid);
+        runsc.go();
+        let started = started.join().expect("it is answered");
+        started.expect("runsc ran already");
+    });
+    let state = member.state("").expect("it is there").status.enum_value();
+    assert_eq!(state, Ok(task::Status::RUNNING));
+    faults::free_descriptors(pid);
+    member.kill("", 9).expect("it lives, so it can be killed");
+    assert_eq!(member.wait("").expect("its end").exit_status, 137);
+    assert_eq!(mock.topics("member"), STOPPED);
 }
 
 /// Runs the rows that `chosen` picks, all of them, and then tells which were not

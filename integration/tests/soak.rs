@@ -47,7 +47,7 @@ impl Longest {
 
     fn print(&self) {
         for (what, longest) in self.0.lock().expect("nobody panics with it").iter() {
-            println!("  longest {what}: {} ms", longest.as_millis());
+            eprintln!("  longest {what}: {} ms", longest.as_millis());
         }
     }
 }
@@ -67,7 +67,7 @@ fn pods() {
     for number in 0..count {
         whole_life(&containerd, &format!("row{number}"), &longest);
     }
-    println!("{count} pods in a row:");
+    eprintln!("{count} pods in a row:");
     longest.print();
     before.assert_same(containerd.host());
 
@@ -93,10 +93,10 @@ fn pods() {
         }
     });
     let lived = lived.into_inner();
-    println!("{lived} pods, {at_once} at a time, in {seconds} s:");
+    eprintln!("{lived} pods, {at_once} at a time, in {seconds} s:");
     longest.print();
     before.assert_same(containerd.host());
-    println!("nothing is left of them");
+    eprintln!("nothing is left of them");
 }
 
 /// A pod from its making to its removal, with a container that runs, one that ends
@@ -171,9 +171,9 @@ fn one_shim() {
         one_round(&mut pod, &mut member, &members, round, &longest);
     }
     let late = weigh(pid);
-    println!("{rounds} rounds of one shim:");
+    eprintln!("{rounds} rounds of one shim:");
     longest.print();
-    println!(
+    eprintln!(
         "  memory {} KiB, then {} KiB; descriptors {}, then {}",
         early.0, late.0, early.1, late.1
     );
