@@ -14,7 +14,7 @@ use crate::config::{self, HANDLER, place};
 use crate::events::Events;
 use crate::host::Host;
 use crate::inventory::Inventory;
-use crate::process::{self, Output, Process};
+use crate::process::{self, Output, Process, Seen};
 use crate::{skip, tools, wait};
 
 /// How long a call of ctr or crictl may take before the test fails.
@@ -297,8 +297,10 @@ impl Containerd {
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
         self.run("warm", &["true"]).ok();
+        // Also as a process that has given its memory back, arguments and all.
         wait::until("the first container's shim to end", || {
-            self.shims("warm").is_empty()
+            let ends = |process: &Seen| process.command.starts_with("[containerd-shim");
+            self.shims("warm").is_empty() && !process::descendants().iter().any(ends)
         });
         Inventory::take(&self.host)
     }
