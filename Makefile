@@ -1,6 +1,6 @@
 # What a newcomer calls. The work is done by the scripts in tools/.
 
-.PHONY: all tools build demo test conformance bench
+.PHONY: all tools build demo test fuzz soak conformance bench
 
 all: build
 
@@ -21,6 +21,17 @@ demo:
 test:
 	tools/install
 	tools/test
+
+# The properties of every parser, with CASES inputs each instead of 256.
+fuzz:
+	PROPTEST_CASES=$(or $(CASES),20000) cargo test -p cgroups -p sandbox -p shim --lib --bins any_
+
+# 200 pods in a row, then 10 at a time for 10 minutes, and one shim through 400
+# rounds. SOAK_PODS, SOAK_SECONDS, SOAK_AT_ONCE and SOAK_ROUNDS change the numbers.
+soak:
+	tools/install --no-testhost --no-cargo
+	cargo build -p shim
+	cargo test -p integration --test soak -- --ignored --nocapture --test-threads=1
 
 # containerd's own suites and critest, against runc's shim and ours side by side.
 conformance:

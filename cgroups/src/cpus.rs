@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_mask_has_as_many_bits_as_the_set(list in "[0-9,-]{0,12}") {
+        fn any_list_has_a_mask_of_as_many_bits(list in "[0-9,-]{0,12}") {
             if let Ok(set) = list.parse::<CpuSet>() {
                 let bits: u32 = set.mask().iter().map(|b| b.count_ones()).sum();
                 prop_assert_eq!(bits as usize, set.count());

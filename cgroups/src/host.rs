@@ -284,6 +284,7 @@ fn unescape(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use std::fs;
 
     use super::*;
@@ -402,5 +403,26 @@ mod tests {
                 .to_string()
                 .starts_with("no cgroup hierarchy is mounted below")
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_of_mountinfo_is_read(text in "([0-9a-z/:, -]{0,20}( - cgroup2? [a-z,]{0,9} [a-z,]{0,9})?\n){0,4}") {
+            for hierarchy in parse_mountinfo(&text) {
+                prop_assert_eq!(hierarchy.version == Version::V2, hierarchy.controllers.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_mount_point_survives_its_escapes(path in "/[a-zä \t\n\\\\]{0,20}") {
+            let escaped: String = path
+                .bytes()
+                .map(|byte| match byte {
+                    b' ' | b'\t' | b'\n' | b'\\' | 0x80.. => format!("\\{byte:03o}"),
+                    byte => char::from(byte).to_string(),
+                })
+                .collect();
+            prop_assert_eq!(unescape(&escaped), path);
+        }
     }
 }

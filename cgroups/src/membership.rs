@@ -187,6 +187,8 @@ fn inside(pid: Pid, targets: &[Target]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -203,5 +205,14 @@ mod tests {
     fn a_directory_outside_of_cgroups_is_refused() {
         let error = enter(&["/proc"]).unwrap_err();
         assert_eq!(error.to_string(), "/proc is in no mounted cgroup hierarchy");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_of_proc_cgroup_is_read(lines in prop::collection::vec("[0-9]{0,2}:[a-z,=]{0,9}:/[a-z:/. ]{0,20}", 0..5)) {
+            let read = parse(&lines.join("\n"));
+            prop_assert_eq!(read.len(), lines.len());
+            prop_assert!(parse(&lines.concat()).len() <= 1);
+        }
     }
 }

@@ -113,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in "[a-z:0-9 \n]{0,80}") {
+        fn any_text_of_net_dev_is_read(text in "[a-z:0-9 \n]{0,80}") {
             let _ = interfaces(&text);
         }
     }

@@ -512,7 +512,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mapped_path_never_leaves_the_root_and_has_no_colon(
+        fn any_path_stays_below_the_root_and_has_no_colon(
             text in "[a-z./:@ -]{0,24}", mode in any_mode(), systemd: bool,
         ) {
             if let Ok(path) = CgroupPath::parse(Some(&text), "id", &origin(mode, "/own/x", systemd)) {
@@ -526,14 +526,14 @@ mod tests {
         }
 
         #[test]
-        fn the_place_is_the_same_with_and_without_systemd(text in "[a-z./:-]{0,24}(\\.slice)?:?[a-z]{0,3}:?[a-z]{0,3}", mode in any_mode()) {
+        fn any_place_is_the_same_with_and_without_systemd(text in "[a-z./:-]{0,24}(\\.slice)?:?[a-z]{0,3}:?[a-z]{0,3}", mode in any_mode()) {
             let with = path_of(&text, &origin(mode, "/own/x", true));
             let without = path_of(&text, &origin(mode, "/own/x", false));
             prop_assert_eq!(with, without);
         }
 
         #[test]
-        fn a_unit_is_understood_as_printed(
+        fn any_unit_is_understood_as_printed(
             slice in "[a-z0-9]{1,4}(-[a-z0-9]{1,4}){0,3}\\.slice", prefix in "[a-z]{0,5}", name in "[a-z0-9._]{1,9}",
         ) {
             prop_assume!(!name.ends_with(".slice"));

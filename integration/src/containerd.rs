@@ -207,6 +207,15 @@ impl Containerd {
         self.ctr(&["containers", "rm", id]).ok();
     }
 
+    /// The daemon's own pid.
+    ///
+    /// # Panics
+    ///
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("the daemon runs").pid()
+    }
+
     /// The pids of the shim processes of the container `id`, found as any
     /// operator does: by their arguments.
     pub fn shims(&self, id: &str) -> Vec<u32> {

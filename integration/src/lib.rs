@@ -11,6 +11,7 @@ pub mod cgroups;
 pub mod config;
 pub mod containerd;
 pub mod events;
+pub mod faults;
 pub mod figures;
 pub mod host;
 pub mod inventory;

@@ -57,6 +57,15 @@ pub async fn cleanup(config: &Config, sandbox_id: &str, id: &str, bundle: &Path)
     missing_is_fine(fs::remove_dir_all(&dir)).map_err(Error::io("remove", &dir))
 }
 
+/// Whether a process still works for the container, or for the whole sandbox if
+/// `id` is `sandbox_id`.
+#[must_use]
+pub fn is_in_use(config: &Config, sandbox_id: &str, id: &str, bundle: &Path) -> bool {
+    let dir = bundle.join(DIR);
+    let of_container = (id != sandbox_id).then_some(dir.as_path());
+    !processes(&config.sandbox_root(sandbox_id), of_container).is_empty()
+}
+
 /// Ends the sandboxes whose state is in `root`, and removes it.
 pub(crate) async fn end_sandboxes_of(root: &Path) -> Result<()> {
     for pid in processes(root, None) {
@@ -156,6 +165,10 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     #[test]
@@ -193,6 +206,17 @@ mod tests {
                 of_container,
                 "{line}"
             );
+        }
+    }
+
+    const COMMAND: &[u8] = b"runsc-sandbox\0--root=/run/r/s1\0boot\0--bundle=/b/c1/sandbox\0s1\0";
+
+    proptest! {
+        #[test]
+        fn any_command_line_without_the_directory_is_a_strangers(bytes in damaged(COMMAND)) {
+            if works_for(&bytes, Path::new("/run/r/s1"), None) {
+                prop_assert!(bytes.windows(9).any(|part| part == b"/run/r/s1"));
+            }
         }
     }
 }

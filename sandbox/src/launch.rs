@@ -48,11 +48,13 @@ pub enum Join {
 }
 
 impl Launcher {
-    /// The command that runs `program` with `args` inside the cgroups.
+    /// The command that runs `program` with `args` inside the cgroups. Why it
+    /// could not is also left in `complaint`: standard error may be a container's.
     ///
     /// The program is killed if the calling thread dies before it.
     pub fn command<A: AsRef<OsStr>>(
         &self,
+        complaint: &Path,
         program: &Path,
         args: impl IntoIterator<Item = A>,
     ) -> Command {
@@ -60,7 +62,9 @@ impl Launcher {
         command
             .arg(COMMAND)
             .arg("--parent")
-            .arg(std::process::id().to_string());
+            .arg(std::process::id().to_string())
+            .arg("--complaint")
+            .arg(complaint);
         for dir in &self.join {
             command.arg("--join").arg(dir);
         }
@@ -80,24 +84,30 @@ impl Launcher {
     }
 }
 
-/// The launcher: `[--parent PID] [--join DIR]… [--await] -- PROGRAM ARGS…`.
+/// The launcher: `[--parent PID] [--complaint FILE] [--join DIR]… [--await] --
+/// PROGRAM ARGS…`.
 ///
-/// Becomes the program, or writes one line to standard error and returns
-/// [`FAILED`]; then the program has not run.
+/// Becomes the program, or writes one line to standard error and the file and
+/// returns [`FAILED`]; then the program has not run.
 #[must_use]
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let cause = match Request::parse(args).and_then(|request| request.run()) {
-        Ok(never) => match never {},
-        Err(cause) => cause,
+    let (complaint, cause) = match Request::parse(args) {
+        Ok(request) => match request.run() {
+            Ok(never) => match never {},
+            Err(cause) => (request.complaint, cause),
+        },
+        Err(cause) => (None, cause),
     };
-    // Nothing can be done about a closed standard error.
+    // Nothing can be done about a closed standard error, or a full disk.
     let _ = writeln!(std::io::stderr(), "launch: {cause}");
+    let _ = complaint.map(|path| std::fs::write(path, format!("launch: {cause}\n")));
     ExitCode::from(FAILED)
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Request {
     parent: Option<i32>,
+    complaint: Option<PathBuf>,
     join: Vec<PathBuf>,
     wait: bool,
     program: OsString,
@@ -116,6 +126,10 @@ impl Request {
                     let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
                     request.parent = Some(pid.ok_or("--parent needs a pid")?);
                 }
+                Some("--complaint") => {
+                    let path = args.next().ok_or("--complaint needs a file")?;
+                    request.complaint = Some(path.into());
+                }
                 Some("--join") => {
                     request
                         .join
@@ -132,7 +146,7 @@ impl Request {
     }
 
     /// Returns only if it failed.
-    fn run(self) -> Result<std::convert::Infallible, String> {
+    fn run(&self) -> Result<std::convert::Infallible, String> {
         self.die_with_parent()?;
         // All at once: a refusal takes the process back out of those before it.
         let joined = if self.wait {
@@ -168,6 +182,8 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(line: &str) -> Result<Request, String> {
@@ -176,11 +192,12 @@ mod tests {
 
     #[test]
     fn arguments_of_the_program_are_left_alone() {
-        let request = parse("--parent 7 --join /a --join /b --await -- prog --join x --").unwrap();
+        let request = parse("--parent 7 --complaint /c --join /a --join /b --await -- prog --join x --").unwrap();
         assert_eq!(
             request,
             Request {
                 parent: Some(7),
+                complaint: Some("/c".into()),
                 join: vec!["/a".into(), "/b".into()],
                 wait: true,
                 program: "prog".into(),
@@ -209,16 +226,32 @@ mod tests {
             join: vec!["/cg/a b".into()],
             mode: Join::Enter,
         };
-        let command = launcher.command(Path::new("/bin/true"), ["-x"]);
+        let command = launcher.command(Path::new("/c"), Path::new("/bin/true"), ["-x"]);
         assert_eq!(command.get_program(), "/exe");
         let mut args = command.get_args().map(OsStr::to_owned);
         assert_eq!(args.next().unwrap(), COMMAND);
         let request = Request::parse(args).unwrap();
         assert_eq!(request.parent, i32::try_from(std::process::id()).ok());
+        assert_eq!(request.complaint.as_deref(), Some(Path::new("/c")));
         assert_eq!(request.join, launcher.join);
         assert_eq!(
             (request.program, request.args),
             ("/bin/true".into(), vec!["-x".into()])
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_a_request_or_an_error(
+            words in prop::collection::vec("(--parent|--join|--await|--complaint|--|[0-9]{1,3}|/[a-z]{0,3})", 0..10),
+        ) {
+            match Request::parse(words.iter().map(OsString::from)) {
+                Ok(request) => {
+                    let after = words.iter().skip_while(|word| *word != "--").count();
+                    prop_assert!(request.args.len() + 2 <= after);
+                }
+                Err(cause) => prop_assert!(!cause.is_empty()),
+            }
+        }
     }
 }

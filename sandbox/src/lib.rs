@@ -9,6 +9,8 @@
 pub mod children;
 pub mod cleanup;
 mod config;
+#[cfg(test)]
+mod damage;
 mod error;
 pub mod gvisor;
 pub mod launch;

@@ -170,6 +170,10 @@ pub fn mounts_cgroups(spec: &Spec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
     use serde_json::{Value, json};
 
@@ -286,5 +290,23 @@ mod tests {
         let mount = json!([{"destination": "/sys/fs/cgroup", "type": "cgroup"}]);
         with.set_mounts(Some(serde_json::from_value(mount).unwrap()));
         assert!(mounts_cgroups(&with));
+    }
+
+    const SAMPLE: &[u8] = br#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],
+        "cwd":"/","oomScoreAdj":-998},"root":{"path":"rootfs"},"linux":{"cgroupsPath":"/x",
+        "namespaces":[{"type":"network","path":"/n"}]}}"#;
+
+    proptest! {
+        #[test]
+        fn any_spec_is_rewritten_or_refused(bytes in damaged(SAMPLE)) {
+            if let Ok(spec) = serde_json::from_slice::<Spec>(&bytes) {
+                let _looked_at = (network(&spec), mounts_cgroups(&spec));
+                if let Ok(rewritten) = rewrite(&spec, place("s")) {
+                    prop_assert!(rewritten.root().as_ref().unwrap().path().is_absolute());
+                    let home = rewritten.linux().as_ref().unwrap().cgroups_path().clone();
+                    prop_assert_eq!(home.as_deref(), Some(Path::new("/pod/s")));
+                }
+            }
+        }
     }
 }

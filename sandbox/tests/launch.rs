@@ -24,7 +24,7 @@ fn launch(join: Vec<PathBuf>, program: &str, args: &[&str]) -> Output {
         join,
         mode: Join::Enter,
     };
-    let mut command = launcher.command(Path::new(program), args);
+    let mut command = launcher.command(Path::new("/dev/null"), Path::new(program), args);
     command.output().unwrap()
 }
 
@@ -86,7 +86,11 @@ fn waits_until_it_was_put_there() {
         join: vec![cgroup.0.clone()],
         mode: Join::AwaitMembership(sender),
     };
-    let mut command = launcher.command(Path::new("/bin/cat"), ["/proc/self/cgroup"]);
+    let mut command = launcher.command(
+        Path::new("/dev/null"),
+        Path::new("/bin/cat"),
+        ["/proc/self/cgroup"],
+    );
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(child.try_wait().unwrap(), None);
     fs::write(cgroup.0.join("cgroup.procs"), child.id().to_string()).unwrap();

@@ -157,6 +157,8 @@ pub fn check_identifier(what: &str, value: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parsed(line: &str) -> Result<Action> {
@@ -231,6 +233,22 @@ mod tests {
             &"x".repeat(77),
         ] {
             assert!(check_identifier("id", bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_an_action_or_an_error(
+            words in prop::collection::vec("(-{0,2}(id|namespace|debug|info|bundle|x)?=?|start|delete|serve|[a-z./]{0,4})", 0..8),
+        ) {
+            match parse(words.iter().map(OsString::from)) {
+                Ok(Action::Start(flags) | Action::Delete(flags) | Action::Serve(flags)) => {
+                    prop_assert!(check_identifier("id", &flags.id).is_ok());
+                    prop_assert!(!flags.id.contains('/') && !flags.namespace.contains('/'));
+                }
+                Ok(Action::Info | Action::Version) => {}
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
         }
     }
 }

@@ -244,6 +244,8 @@ pub const READY: &str = "ready";
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn flags() -> Flags {
@@ -285,5 +287,26 @@ mod tests {
         params.instance_id = "other".into();
         let request = Request::parse(&params.write_to_bytes().unwrap(), &flags());
         assert_eq!(request.form, Form::Options, "another id is not ours");
+    }
+
+    proptest! {
+        #[test]
+        fn any_input_is_the_old_form_unless_it_repeats_the_id(input in prop::collection::vec(any::<u8>(), 0..80)) {
+            prop_assert_eq!(Request::parse(&input, &flags()).form, Form::Options);
+        }
+
+        #[test]
+        fn any_parameters_are_read_as_they_were_sent(directory in "[a-z/]{0,12}", level in any::<i32>()) {
+            let mut params = BootstrapParams::new();
+            params.instance_id = "abc".into();
+            params.namespace = "k8s.io".into();
+            params.socket_dir = Some(directory.clone());
+            params.containerd_version = level.to_string();
+            let request = Request::parse(&params.write_to_bytes().unwrap(), &flags());
+            prop_assert_eq!(request.form, Form::Params);
+            if !directory.is_empty() {
+                prop_assert_eq!(request.socket_directory, Path::new(&directory));
+            }
+        }
     }
 }

@@ -2,11 +2,13 @@
 //! its `config.json` says about the pod.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use oci_spec::runtime::Spec;
 
 use crate::error::{Error, Result};
+use crate::{program, wire};
 
 /// What a container is to its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,10 +25,36 @@ pub enum Role {
 /// Loads the OCI spec of the bundle.
 ///
 /// # Errors
-/// [`Error::Spec`] names the file.
+/// The file cannot be read or understood; it is named.
 pub fn load(bundle: &Path) -> Result<Spec> {
     let path = bundle.join("config.json");
-    Spec::load(&path).map_err(|source| Error::Spec { path, source })
+    let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+        // The caller has named the wrong bundle.
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            Error::InvalidArgument(format!("load {}: {source}", path.display()))
+        }
+        _ => Error::file("read", &path)(source),
+    })?;
+    wire::json_object(&bytes, &format!("load {}", path.display()))
+}
+
+/// Refuses a spec that no sandbox can run, whatever else is in it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] names the field.
+pub fn check(spec: &Spec) -> Result<()> {
+    let fault = |text: String| Err(Error::InvalidArgument(format!("config.json: {text}")));
+    let Some(process) = spec.process() else {
+        return fault("process is missing".into());
+    };
+    if let Err(reason) = program::first_argument(process) {
+        return fault(format!("process.args {reason}"));
+    }
+    match spec.root() {
+        None => fault("root is missing".into()),
+        Some(root) if root.path().as_os_str().is_empty() => fault("root.path is missing".into()),
+        Some(_) => Ok(()),
+    }
 }
 
 /// An annotation of a spec: the first of `keys` that it has.
@@ -90,10 +118,7 @@ pub fn group(bundle: &Path, id: &str) -> Result<String> {
     }
     let path = bundle.join("config.json");
     let bytes = std::fs::read(&path).map_err(Error::file("read", &path))?;
-    let spec: Annotated = serde_json::from_slice(&bytes).map_err(|source| Error::Json {
-        what: format!("parse {}", path.display()),
-        source,
-    })?;
+    let spec: Annotated = wire::json_object(&bytes, &format!("parse {}", path.display()))?;
     let annotations = spec.annotations.unwrap_or_default();
     Ok([
         "io.containerd.runc.v2.group",
@@ -108,6 +133,11 @@ pub fn group(bundle: &Path, id: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+    use crate::{limits, translate};
+
     use super::*;
 
     fn spec(annotations: &[(&str, &str)]) -> Spec {
@@ -170,5 +200,41 @@ mod tests {
             .unwrap(),
             "g"
         );
+    }
+
+    const SAMPLE: &[u8] = br#"{"ociVersion":"1.0.2","process":{"args":["sh"],"cwd":"/","env":["PATH=/bin"],
+        "user":{"uid":0,"gid":0},"rlimits":[{"type":"RLIMIT_NOFILE","hard":9,"soft":9}]},
+        "root":{"path":"rootfs"},"hostname":"h","mounts":[{"destination":"/proc","type":"proc","source":"proc"}],
+        "annotations":{"io.kubernetes.cri.container-type":"container","io.kubernetes.cri.sandbox-id":"p",
+        "io.kubernetes.cri.sandbox-memory":"33554432"},"linux":{"cgroupsPath":"a.slice:b:c",
+        "resources":{"memory":{"limit":33554432},"cpu":{"shares":512,"quota":1000,"cpus":"0-1"}},
+        "devices":[{"path":"/dev/x","type":"c","major":1,"minor":3}],"namespaces":[{"type":"network"}]}}"#;
+
+    #[test]
+    fn the_sample_is_right() {
+        let spec: Spec = wire::json_object(SAMPLE, "load it").unwrap();
+        check(&spec).unwrap();
+        assert_eq!(role(&spec).unwrap(), Role::Member { sandbox: "p".into() });
+    }
+
+    proptest! {
+        #[test]
+        fn any_config_json_is_understood_or_refused(bytes in damaged(SAMPLE)) {
+            match wire::json_object::<Spec>(&bytes, "load it") {
+                Err(error) => prop_assert_eq!(error.code(), protos::ttrpc::Code::INVALID_ARGUMENT),
+                Ok(mut spec) => {
+                    if check(&spec).is_ok() {
+                        prop_assert!(!spec.root().as_ref().unwrap().path().as_os_str().is_empty());
+                    }
+                    for refusal in [
+                        role(&spec).err(),
+                        limits::of_spec(&spec).err(),
+                        translate::translate(&mut spec, "host").err(),
+                    ].into_iter().flatten() {
+                        prop_assert_eq!(refusal.code(), protos::ttrpc::Code::INVALID_ARGUMENT, "{}", refusal);
+                    }
+                }
+            }
+        }
     }
 }

@@ -84,6 +84,24 @@ pub async fn demolish(record: &Record, config: &Config, state_directory: &Path) 
     Record::remove(state_directory, &record.id)
 }
 
+/// Takes apart what is left of an earlier task of this id, which could not be
+/// removed at its time: `/run` was read-only, for example. One whose processes
+/// still live is not touched; runsc then says that it exists.
+///
+/// # Errors
+/// It still cannot be removed, or its record not be understood.
+pub async fn remove_leavings(id: &str, config: &Config, state_directory: &Path) -> Result<()> {
+    let Some(record) = Record::read(state_directory, id)? else {
+        return Ok(());
+    };
+    let sandbox_config = sandbox_config(config, state_directory);
+    if sandbox::cleanup::is_in_use(&sandbox_config, &record.sandbox, id, &record.bundle) {
+        return Ok(());
+    }
+    log::info!("removing what an earlier task {id} left");
+    demolish(&record, config, state_directory).await
+}
+
 /// How long the processes of a cgroup may take to die, and it to go.
 const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -80,7 +80,9 @@ impl Config {
     /// # Errors
     /// The file cannot be read or has a mistake; the parser names the line.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::InvalidArgument(format!("configuration {}: {error}", path.display()))
+        })?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -132,6 +134,10 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     #[test]
@@ -180,6 +186,19 @@ mod tests {
                 error.contains(part) && error.contains("/x.toml"),
                 "{text}: {error}"
             );
+        }
+    }
+
+    const SAMPLE: &str = "runsc = \"/opt/runsc\"\nroot = \"/run/r\"\nplatform = \"auto\"\n\
+        metrics_interval = 5\noverhead_memory = 33554432\n[runsc_flags]\nnetwork = \"host\"\n";
+
+    proptest! {
+        #[test]
+        fn any_file_is_a_configuration_or_an_error_that_names_it(bytes in damaged(SAMPLE.as_bytes())) {
+            match Config::parse(&String::from_utf8_lossy(&bytes), "/x.toml") {
+                Ok(config) => prop_assert!(config.root.is_absolute()),
+                Err(error) => prop_assert!(error.to_string().contains("/x.toml"), "{error}"),
+            }
         }
     }
 }

@@ -47,6 +47,7 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         )));
     }
     let spec = bundle::load(&bundle)?;
+    bundle::check(&spec)?;
     let role = bundle::role(&spec)?;
     let sandbox_id = match &role {
         Role::Root => request.id.clone(),
@@ -71,6 +72,7 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
         exit: None,
     };
     let state_directory = options.config.state_directory(pod.namespace());
+    cleanup::remove_leavings(&request.id, &options.config, &state_directory).await?;
     if let Some(any) = request.options.as_ref() {
         let path = record.bundle.join(cleanup::OPTIONS_FILE);
         let bytes = any.write_to_bytes().map_err(|source| Error::Message {
@@ -153,6 +155,7 @@ impl Making<'_> {
         }
         if let Some(root) = spec.root_mut() {
             let path = record.bundle.join(root.path());
+            rootfs::check(&path)?;
             program::check(&self.spec, &path)?;
             // Else runsc makes a file in it that backs its own overlay.
             if rootfs::is_read_only(&path)? {

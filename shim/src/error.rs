@@ -74,14 +74,6 @@ pub enum Error {
         /// The parser's answer, with line and column.
         source: serde_json::Error,
     },
-    /// The bundle's `config.json` could not be understood.
-    #[error("load {}", path.display())]
-    Spec {
-        /// The file.
-        path: PathBuf,
-        /// The parser's answer.
-        source: oci_spec::OciSpecError,
-    },
     /// The sandbox refused or failed.
     #[error(transparent)]
     Sandbox(#[from] sandbox::Error),
@@ -143,7 +135,6 @@ impl Error {
             Self::InvalidArgument(_) | Self::Json { .. } | Self::Message { .. } => {
                 Code::INVALID_ARGUMENT
             }
-            Self::Spec { .. } => Code::INVALID_ARGUMENT,
             Self::NotFound(_) => Code::NOT_FOUND,
             Self::AlreadyExists(_) => Code::ALREADY_EXISTS,
             Self::FailedPrecondition(_) => Code::FAILED_PRECONDITION,

@@ -9,6 +9,7 @@ use crate::container::Container;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::process::{Life, State};
+use crate::program::first_argument;
 use crate::stdio::{Ends, Owner, Paths, Streams};
 
 /// An exec of a container.
@@ -35,11 +36,11 @@ impl Exec {
     /// # Errors
     /// A process that no sandbox can run.
     pub fn new(container: &str, id: &str, process: Process, paths: Paths) -> Result<Self> {
-        if process.args().as_ref().is_none_or(Vec::is_empty) {
-            return Err(Error::InvalidArgument(format!(
-                "exec {id} of task {container} has no program: args is empty"
-            )));
-        }
+        first_argument(&process).map_err(|fault| {
+            Error::InvalidArgument(format!(
+                "exec {id} of task {container} has no program: args {fault}"
+            ))
+        })?;
         Ok(Self {
             id: id.to_owned(),
             paths,

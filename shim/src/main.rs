@@ -19,6 +19,8 @@ mod connections;
 mod container;
 mod covers;
 mod create;
+#[cfg(test)]
+mod damage;
 mod error;
 mod events;
 mod exec;

@@ -106,6 +106,8 @@ fn type_name(any: &Any) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn any(name: &str, message: &impl protobuf::Message) -> Any {
@@ -165,6 +167,29 @@ mod tests {
                 protos::ttrpc::Code::INVALID_ARGUMENT,
                 "{name}"
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_options_or_refused(
+            name in "(runtimeoptions.v1.Options|runc.v1.Options|[a-zA-Z./]{0,12})",
+            value in prop::collection::vec(proptest::num::u8::ANY, 0..64),
+        ) {
+            let any = Any { type_url: name, value, ..Any::default() };
+            let _whatever_it_says = (shim_cgroup(&any), checkpoint_exits(&any));
+            if let Err(error) = Options::parse(Some(&any)) {
+                prop_assert_eq!(error.code(), protos::ttrpc::Code::INVALID_ARGUMENT, "{}", error);
+            }
+        }
+
+        #[test]
+        fn any_body_is_read_as_it_was_sent(runsc in "/[a-z/]{1,20}", interval: u32) {
+            let mut options = runtimeoptions::Options::new();
+            options.config_body = format!("runsc = '{runsc}'\nmetrics_interval = {interval}").into_bytes();
+            let config = Options::parse(Some(&any("runtimeoptions.v1.Options", &options))).unwrap().config;
+            prop_assert_eq!(config.runsc, Path::new(&runsc));
+            prop_assert_eq!(config.metrics_interval, u64::from(interval));
         }
     }
 }

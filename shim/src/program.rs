@@ -8,12 +8,24 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{SFlag, fstat};
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Process, Spec};
 
 use crate::error::{Error, Result};
 
 /// Searched when the process has no `PATH`, as by execvp(3).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The program that a process names.
+///
+/// # Errors
+/// What is wrong with its arguments.
+pub fn first_argument(process: &Process) -> std::result::Result<&str, &'static str> {
+    match process.args().as_ref().and_then(|args| args.first()) {
+        None => Err("is empty"),
+        Some(program) if program.is_empty() => Err("begins with an empty text"),
+        Some(program) => Ok(program),
+    }
+}
 
 /// Checks that the first of the process's arguments is an executable file below
 /// `root`. What lies in one of the spec's mounts is only there later, and not
@@ -26,7 +38,7 @@ pub fn check(spec: &Spec, root: &Path) -> Result<()> {
     let Some(process) = spec.process() else {
         return Ok(());
     };
-    let Some(program) = process.args().as_ref().and_then(|args| args.first()) else {
+    let Ok(program) = first_argument(process) else {
         return Ok(());
     };
     let Ok(root_directory) = std::fs::File::open(root) else {

@@ -124,6 +124,10 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     #[test]
@@ -157,5 +161,20 @@ mod tests {
         std::fs::write(Record::path(directory.path(), "a"), "{").unwrap();
         let error = Record::read(directory.path(), "a").unwrap_err().to_string();
         assert!(error.contains(".tasks/a.json"), "{error}");
+    }
+
+    const SAMPLE: &[u8] = br#"{"id":"a","sandbox":"a","bundle":"/b","rootfs":"/b/rootfs","cgroup":"/ns/a",
+        "unit":null,"entered":true,"made":["/sys/fs/cgroup/cpu/ns"],"pid":7,"exit":null}"#;
+
+    proptest! {
+        #[test]
+        fn any_file_is_a_record_or_an_error_that_names_it(bytes in damaged(SAMPLE)) {
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::create_dir(directory.path().join(RECORDS)).unwrap();
+            std::fs::write(Record::path(directory.path(), "a"), &bytes).unwrap();
+            if let Err(error) = Record::read(directory.path(), "a") {
+                prop_assert!(error.to_string().contains(".tasks/a.json"), "{error}");
+            }
+        }
     }
 }

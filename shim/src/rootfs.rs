@@ -50,6 +50,22 @@ pub fn unmount_all(target: &Path) -> Result<()> {
     }
 }
 
+/// Checks that the root is there, before anything is looked for in it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`]: it is not, or is no directory.
+pub fn check(root: &Path) -> Result<()> {
+    let fault = match std::fs::metadata(root) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "it is no directory".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let path = root.display();
+    Err(Error::InvalidArgument(format!(
+        "config.json: root.path: {path}: {fault}"
+    )))
+}
+
 /// Whether nothing can be written to the file system that holds `root`, as with
 /// a view of a snapshot.
 ///
@@ -293,6 +309,8 @@ fn shorten(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn words(text: &str) -> Vec<String> {
@@ -381,5 +399,26 @@ mod tests {
             "all is taken down"
         );
         unmount_all(&target).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_option_is_a_flag_or_kept(words in prop::collection::vec("(ro|rw|bind|rbind|nosuid|[a-z=:/]{0,12})", 0..8)) {
+            let options = Options::parse(&words);
+            prop_assert!(options.data.iter().all(|option| words.contains(option)));
+            prop_assert!(options.data.len() <= words.len());
+        }
+
+        #[test]
+        fn any_layers_are_the_same_from_their_common_directory(
+            base in "/[a-z]{1,4}(/[a-z]{1,4}){0,2}", layers in prop::collection::vec("[a-z]{1,4}/[0-9]{1,3}", 1..6),
+        ) {
+            let list: Vec<_> = layers.iter().map(|layer| format!("{base}/{layer}")).collect();
+            let given = vec![format!("lowerdir={}", list.join(":"))];
+            if let Some((directory, data)) = relative_to_common_directory(&given) {
+                let back: Vec<_> = data["lowerdir=".len()..].split(':').map(|path| directory.join(path)).collect();
+                prop_assert_eq!(back, list.iter().map(PathBuf::from).collect::<Vec<_>>());
+            }
+        }
     }
 }

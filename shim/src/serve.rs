@@ -75,7 +75,11 @@ async fn run(flags: &Flags) -> Result<()> {
         _ = interrupt.recv() => log::info!("ending on SIGINT"),
     }
     // First out of sight, so that no new `start` finds a shim that goes away.
-    socket::remove(&path)?;
+    if let Err(error) = socket::remove(&path) {
+        // A read-only /run, for example. The last events matter more; `delete`,
+        // or the next shim of this id, replaces the socket.
+        log::warn!("{}", crate::error::chain(&error));
+    }
     events.flush(FLUSH_PATIENCE).await;
     server.stop_listen().await;
     // Answers that are on their way still go out.

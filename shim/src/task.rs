@@ -238,8 +238,5 @@ impl Task for TaskService {
 
 /// Decodes what containerd packs as JSON in an `Any`.
 fn json<T: serde::de::DeserializeOwned>(any: &MessageField<Any>, what: &str) -> Result<T> {
-    serde_json::from_slice(&any.value).map_err(|source| Error::Json {
-        what: format!("decode {what}"),
-        source,
-    })
+    wire::json_object(&any.value, &format!("decode {what}"))
 }

@@ -5,6 +5,7 @@ use protos::protobuf::well_known_types::timestamp::Timestamp;
 use protos::protobuf::{Message, MessageField};
 use protos::runc::ProcessDetails;
 use protos::task::Status;
+use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 use crate::process::{Exit, State};
@@ -55,4 +56,20 @@ pub fn process_details(exec_id: String) -> Result<Any> {
 /// A host pid as the API has it.
 pub fn pid(pid: nix::unistd::Pid) -> u32 {
     u32::try_from(pid.as_raw()).unwrap_or_default()
+}
+
+/// Decodes a JSON object; `what` tells what for, as in `decode the resources`.
+///
+/// # Errors
+/// [`Error::Json`], also for a list: serde takes one for the fields in order.
+pub fn json_object<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
+    let refused = |source| Error::Json {
+        what: what.to_owned(),
+        source,
+    };
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        let cause = "it is a list, no object";
+        return Err(refused(serde::de::Error::custom(cause)));
+    }
+    serde_json::from_slice(bytes).map_err(refused)
 }

@@ -316,7 +316,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_is_ever_empty(limit: i64, swap: i64, quota: i64, period: u64, shares: u64) {
+        fn any_limits_become_values_that_are_not_empty(limit: i64, swap: i64, quota: i64, period: u64, shares: u64) {
             let json = serde_json::json!({
                 "memory": {"limit": limit, "swap": swap},
                 "cpu": {"quota": quota, "period": period, "shares": shares},

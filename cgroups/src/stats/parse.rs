@@ -297,13 +297,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in "[a-z0-9:=. ()\n-]{0,120}") {
+        fn any_text_of_statistics_is_read(text in "[a-z0-9:=. ()\n-]{0,120}") {
             let _ = (keyed(&text), pressure(&text), memory_events(&text), oom_control(&text), io_stat(&text));
             let _ = (blkio(&text, &partitions(&text)), rdma(&text), per_cpu(&text), limit(&text), limit_in_bytes(&text));
         }
 
         #[test]
-        fn figures_survive(major: u32, minor: u32, figures: [u64; 4]) {
+        fn any_figures_survive(major: u32, minor: u32, figures: [u64; 4]) {
             let [rbytes, wbytes, rios, wios] = figures;
             let text = format!("{major}:{minor} rbytes={rbytes} wbytes={wbytes} rios={rios} wios={wios} dbytes=1 dios=2\n");
             let expected = IoDevice { major, minor, read_bytes: rbytes, write_bytes: wbytes, reads: rios, writes: wios };

@@ -109,6 +109,8 @@ fn parse_micros(text: &str) -> Option<Property> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -146,6 +148,16 @@ mod tests {
                 annotated_properties(&HashMap::from([annotation(name, value)])).is_err(),
                 "{name}"
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_annotation_is_a_property_or_an_error(name in "[A-Za-z]{0,9}(Sec)?", value in "[\\[\\]<>'@a-z0-9., -]{0,20}") {
+            let annotations = HashMap::from([(format!("{ANNOTATION}{name}"), value)]);
+            if let Err(error) = annotated_properties(&annotations) {
+                prop_assert!(error.to_string().contains(&name), "{error}");
+            }
         }
     }
 }

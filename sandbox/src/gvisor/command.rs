@@ -45,7 +45,7 @@ pub(crate) struct Call<'a> {
     /// For the log of this call; removed after success.
     pub(crate) dir: &'a Path,
     /// The streams of a container. None: nothing, and standard error is kept for
-    /// the message of a failure.
+    /// the message of a failure. The launcher's own is kept in any case.
     pub(crate) stdio: Option<[OwnedFd; 3]>,
     pub(crate) platform: Platform,
     pub(crate) network: Network,
@@ -69,12 +69,19 @@ impl Runsc {
         args.push(verb.into());
         args.extend(call.args);
         args.push(id.into());
-        let mut command = self.launcher.command(&self.config.runsc, args);
-        let lent = call.stdio.is_some();
+        let mut command = self
+            .launcher
+            .command(&stderr, &self.config.runsc, args);
         self.attach(&mut command, call.stdio, &stderr)?;
 
         let after = self.config.deadlines.command;
         let ended = self.run_to_end(command, after).await?;
+        if ended.is_some_and(|reaped| reaped.status != Status::Exited(0))
+            && !log.exists()
+            && !stderr.exists()
+        {
+            self.have_flags_judged(flags, &stderr).await?;
+        }
         let error = match ended.map(|reaped| reaped.status) {
             Some(Status::Exited(0)) => {
                 discard(&log);
@@ -86,18 +93,28 @@ impl Runsc {
                 id: id.to_owned(),
                 after,
             },
-            Some(status) => {
-                let log = read_start(&log);
-                if lent && first_error(&log).is_none() {
-                    self.ask_again(flags, &stderr).await?;
-                }
-                failure(verb, id, status, &log, &read_start(&stderr))
-            }
+            Some(status) => failure(verb, id, status, &read_start(&log), &read_start(&stderr)),
         };
         // Said by the error; left in place they would grow with each failure.
         discard(&log);
         discard(&stderr);
         Err(error)
+    }
+
+    /// Has runsc say to `stderr` what is wrong with its flags. It judges them before
+    /// it opens its log, and its standard error may have been a container's.
+    async fn have_flags_judged(&self, mut flags: Vec<OsString>, stderr: &Path) -> Result<()> {
+        flags.push("help".into());
+        let mut command = self.launcher.command(stderr, &self.config.runsc, flags);
+        self.attach(&mut command, None, stderr)?;
+        let ended = self
+            .run_to_end(command, self.config.deadlines.probe)
+            .await?;
+        if ended.is_none_or(|reaped| reaped.status == Status::Exited(0)) {
+            // It is not the flags.
+            discard(stderr);
+        }
+        Ok(())
     }
 
     /// Runs the command; None if it had to be killed at the deadline.
@@ -118,18 +135,6 @@ impl Runsc {
                 Ok(None)
             }
         }
-    }
-
-    /// Has the cause of a failure told into `stderr` that went to the container's
-    /// standard error: no cgroup to join, no program, a wrong flag stand in the
-    /// way of any command alike.
-    async fn ask_again(&self, mut args: Vec<OsString>, stderr: &Path) -> Result<()> {
-        args.push("help".into());
-        let mut command = self.launcher.command(&self.config.runsc, args);
-        self.attach(&mut command, None, stderr)?;
-        self.run_to_end(command, self.config.deadlines.command)
-            .await?;
-        Ok(())
     }
 
     /// Kills a child and reaps it.
@@ -169,7 +174,7 @@ fn failure(verb: &'static str, id: &str, status: Status, log: &str, stderr: &str
     };
     if status == Status::Exited(i32::from(launch::FAILED)) {
         let cause = first_line().map_or_else(
-            || "the launcher's message went to the container's standard error".to_owned(),
+            || "the launcher could not leave its reason".to_owned(),
             |line| line.trim_start_matches("launch: ").to_owned(),
         );
         return Error::Launch { verb, id, cause };
@@ -219,6 +224,10 @@ fn discard(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     const LOG: &str = concat!(
@@ -259,5 +268,14 @@ mod tests {
             ),
             "starting runsc create c in its cgroup: cannot join cgroup /x: gone"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_log_has_a_cause(log in damaged(LOG.as_bytes()), stderr in "[a-z: \n]{0,20}", code in 1..128) {
+            let log = String::from_utf8_lossy(&log);
+            let error = failure("create", "c", Status::Exited(code), &log, &stderr).to_string();
+            prop_assert!(error.len() > "runsc create c: ".len() || log.contains("\"msg\":\"\""), "{error}");
+        }
     }
 }

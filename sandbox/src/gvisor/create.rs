@@ -117,7 +117,14 @@ impl Gvisor {
         if first && self.network() == Some(Network::Sandbox) && spec::makes_network_namespace(spec)
         {
             let namespace = PathBuf::from(format!("/proc/{pid}/ns/net"));
-            loopback::bring_up(&namespace).map_err(Error::io("bring loopback up in", namespace))?;
+            loopback::bring_up(&namespace).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Error::Runsc {
+                    verb: "create",
+                    id: id.to_owned(),
+                    cause: "the sentry ended at once".to_owned(),
+                },
+                _ => Error::io("bring loopback up in", namespace)(error),
+            })?;
         }
         let mut table = self.table.lock();
         let container = table.container(id)?;

@@ -1,6 +1,6 @@
 //! How containers and execs end, and how that is learnt.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tokio::sync::watch;
@@ -22,6 +22,9 @@ pub struct Exit {
 
 /// The code of a process that ended with its sandbox, as if by SIGKILL.
 const LOST: u32 = 128 + 9;
+
+/// Pause before a sentry is asked again that could not be asked.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// The code of a container whose start failed, as `runsc` itself ends then.
 const START_FAILED: u32 = 128;
@@ -92,13 +95,17 @@ pub(super) async fn wait_status<A: Serialize>(
     method: &'static str,
     arg: &A,
 ) -> Exit {
-    let answer: Result<u32> = sentry.control.call(method, arg, &[], None).await;
-    let at = SystemTime::now();
-    match answer {
-        Ok(status) => Exit::of_wait_status(status, at),
-        Err(error) => {
-            log::debug!("{method}: {error}");
-            Exit::lost(at)
+    loop {
+        let answer: Result<u32> = sentry.control.call(method, arg, &[], None).await;
+        let at = SystemTime::now();
+        match answer {
+            Ok(status) => return Exit::of_wait_status(status, at),
+            // It could not be asked, for want of a descriptor: it may live.
+            Err(Error::Io { .. }) => tokio::time::sleep(RETRY).await,
+            Err(error) => {
+                log::debug!("{method}: {error}");
+                return Exit::lost(at);
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ fn error_of(answer: &[u8]) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use nix::sched::unshare;
 
@@ -97,5 +99,14 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_of_the_kernel_is_read(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if error_of(&bytes).is_some() {
+                prop_assert!(bytes.len() >= 20);
+            }
+        }
     }
 }

@@ -56,7 +56,9 @@ impl Runsc {
             .map(OsString::from)
             .collect();
         args.extend(["--ignore-cgroups", "do", "/bin/true"].map(OsString::from));
-        let mut command = self.launcher.command(&self.config.runsc, args);
+        let mut command = self
+            .launcher
+            .command(Path::new("/dev/null"), &self.config.runsc, args);
         let open = || null().map_err(Error::io("open", "/dev/null"));
         command.stdin(open()?).stdout(open()?).stderr(open()?);
 

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::exit::Exit;
@@ -12,7 +13,8 @@ use crate::error::{Error, Result};
 
 impl Gvisor {
     /// Sends a signal. SIGKILL also resumes a paused sandbox, as it could not die,
-    /// and for the first container reaches it if the sentry does not answer.
+    /// and for the first container reaches it if the sentry stands still, cannot be asked
+    /// or does not answer.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the target has ended.
@@ -64,8 +66,15 @@ impl Gvisor {
             pid,
             mode,
         };
-        let sent = self.tell(&sentry, "containerManager.Signal", &arg).await;
         let kills = signal == Signal::SIGKILL as i32;
+        let ends_sandbox =
+            kills && id == self.id() && matches!(target, Target::Init | Target::All);
+        // It would only be asked in vain, for as long as a call may take.
+        if ends_sandbox && stands_still(sentry.pid) {
+            self.kill_sentry(signal);
+            return Ok(());
+        }
+        let sent = self.tell(&sentry, "containerManager.Signal", &arg).await;
         match sent {
             Ok(()) if kills && paused => self.resume().await,
             Err(Error::Refused { cause, .. }) if means_gone(&cause) => Err(Error::NotFound {
@@ -74,9 +83,7 @@ impl Gvisor {
             Err(Error::SandboxGone { .. }) => Err(Error::NotFound {
                 object: target.name(id),
             }),
-            Err(Error::Unresponsive { .. })
-                if kills && id == self.id() && matches!(target, Target::Init | Target::All) =>
-            {
+            Err(Error::Unresponsive { .. } | Error::Io { .. }) if ends_sandbox => {
                 self.kill_sentry(signal);
                 Ok(())
             }
@@ -136,6 +143,13 @@ impl Gvisor {
             .map(|process| process.pid)
             .collect())
     }
+}
+
+/// Whether a process was stopped by a signal or a debugger.
+fn stands_still(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which stands in parentheses and may hold anything.
+    matches!(stat.rsplit_once(") "), Some((_, rest)) if rest.starts_with(['T', 't']))
 }
 
 impl Target {

@@ -70,6 +70,10 @@ struct RawSandbox {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     #[test]
@@ -95,5 +99,18 @@ mod tests {
     fn a_destroyed_sandbox_has_no_sentry() {
         let state = parse(br#"{"id":"c","goferPid":-1,"sandbox":null}"#, "s").unwrap();
         assert_eq!(state.sentry, None);
+    }
+
+    const SAMPLE: &[u8] = br#"{"id":"c","goferPid":16449,"sandbox":{"id":"s","pid":16453,"uid":1,
+        "gid":2,"controlSocketPath":"/r/runsc-s.sock","restored":false}}"#;
+
+    proptest! {
+        #[test]
+        fn any_state_file_is_read_or_refused(bytes in damaged(SAMPLE)) {
+            if let Ok(State { sentry: Some(pid), .. }) = parse(&bytes, "s") {
+                // Below it a kill would reach a group, or everybody.
+                prop_assert!(pid.as_raw() > 0);
+            }
+        }
     }
 }

@@ -10,12 +10,13 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, Result};
 
@@ -27,6 +28,9 @@ const LONGEST_ADDRESS: usize = 107;
 
 /// Descriptors that go with one call at most: the three standard streams.
 const MOST_FDS: usize = 3;
+
+/// Pause before another try to connect to a sandbox that takes no connection.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// Where a sandbox listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +97,10 @@ impl Control {
                 method,
                 cause: error.to_string(),
             },
+            // It says nothing of the sandbox.
+            _ if is_our_own_want(&error) => {
+                Error::io("connect to", self.address.to_string())(error)
+            }
             _ => Error::SandboxGone {
                 id: id(),
                 method,
@@ -120,7 +128,14 @@ impl Control {
         fds: &[OwnedFd],
     ) -> io::Result<Answer> {
         let request = serde_json::to_vec(&Call { method, arg })?;
-        let mut stream = self.connect().await?;
+        let mut stream = loop {
+            match self.connect().await {
+                // A sentry that stands still takes no more connections once as
+                // many wait as it has room for. It is not gone.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY).await,
+                other => break other?,
+            }
+        };
         let sent = send_with_fds(&stream, &request, fds).await?;
         stream.write_all(&request[sent..]).await?;
         read_answer(&mut stream).await
@@ -131,6 +146,24 @@ impl Control {
             Address::File(path) => connect_file(path).await,
             // The final zero is part of the name.
             Address::Abstract(name) => UnixStream::connect(format!("\0{name}\0")).await,
+        }
+    }
+}
+
+/// Whether it is this process, or the host, that lacks something.
+fn is_our_own_want(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
+    )
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Abstract(name) => write!(f, "@{name}"),
         }
     }
 }
@@ -178,21 +211,32 @@ async fn read_answer(stream: &mut UnixStream) -> io::Result<Answer> {
                 "closed without an answer",
             ));
         }
-        match serde_json::Deserializer::from_slice(&bytes)
-            .into_iter::<Answer>()
-            .next()
-        {
-            Some(Ok(answer)) => return Ok(answer),
-            Some(Err(error)) if error.is_eof() && bytes.len() < LONGEST_ANSWER => {}
-            None if bytes.len() < LONGEST_ANSWER => {}
-            Some(Err(error)) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "only blanks")),
+        if let Some(answer) = parse(&bytes) {
+            return answer;
         }
+    }
+}
+
+/// The answer that `bytes` begin with; None if there has to be more of it.
+fn parse(bytes: &[u8]) -> Option<io::Result<Answer>> {
+    let invalid = |error| Some(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+    let more = bytes.len() < LONGEST_ANSWER;
+    let mut answers = serde_json::Deserializer::from_slice(bytes).into_iter();
+    match answers.next() {
+        Some(Ok(answer)) => Some(Ok(answer)),
+        Some(Err(error)) if error.is_eof() && more => None,
+        None if more => None,
+        Some(Err(error)) => invalid(error.to_string()),
+        None => invalid("only blanks".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
     use serde_json::json;
     use std::io::Write as _;
@@ -269,6 +313,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_full_queue_of_connections_is_silence_and_no_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        // As many as wait: what the standard library asks for is more.
+        rustix::net::listen(&listener, 1).unwrap();
+        let waiting: Vec<_> = (0..2).map(|_| connect_file(&path)).collect();
+        let _held = futures_of(waiting).await;
+        let control = Control::new("s1", Address::File(path));
+        let result: Result<u32> = control
+            .call("m.Wait", &"c1", &[], Some(Duration::from_millis(200)))
+            .await;
+        assert!(
+            matches!(result, Err(Error::Unresponsive { .. })),
+            "{result:?}"
+        );
+    }
+
+    async fn futures_of(
+        connections: Vec<impl Future<Output = io::Result<UnixStream>>>,
+    ) -> Vec<UnixStream> {
+        let mut open = Vec::new();
+        for connection in connections {
+            open.push(connection.await.unwrap());
+        }
+        open
+    }
+
+    #[tokio::test]
     async fn silence_ends_at_the_deadline() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
@@ -280,5 +353,22 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
+    }
+
+    const SAMPLE: &[u8] = br#"{"success":true,"err":"","result":{"a":[1,2,"x"],"b":null}}"#;
+
+    proptest! {
+        #[test]
+        fn any_answer_is_understood_once_it_is_whole(end in 0..SAMPLE.len()) {
+            prop_assert!(parse(&SAMPLE[..end]).is_none());
+            prop_assert!(parse(SAMPLE).unwrap().unwrap().success);
+        }
+
+        #[test]
+        fn any_damaged_answer_is_one_or_refused(bytes in damaged(SAMPLE)) {
+            if let Some(Err(error)) = parse(&bytes) {
+                prop_assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            }
+        }
     }
 }

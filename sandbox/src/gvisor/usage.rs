@@ -179,6 +179,10 @@ struct Interface {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use crate::damage::damaged;
+
     use super::*;
 
     const ANSWER: &str = r#"{"event":{"type":"stats","id":"c","data":{"cpu":{"usage":{}},
@@ -212,5 +216,15 @@ mod tests {
         let usage = Usage::of(serde_json::from_str(old).unwrap(), true, true);
         assert_eq!((usage.memory, usage.pids), (Some(Bytes(0)), Some(0)));
         assert!(usage.network.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_usage_or_refused(bytes in damaged(ANSWER.as_bytes()), known: bool) {
+            if let Ok(event) = serde_json::from_slice(&bytes) {
+                let usage = Usage::of(event, known, known);
+                prop_assert_eq!(usage.memory.is_some(), known);
+            }
+        }
     }
 }

@@ -30,6 +30,8 @@ impl Version {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -54,6 +56,15 @@ mod tests {
             ("", Version::Current),
         ] {
             assert_eq!(Version::parse(output), version, "{output}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_output_is_of_some_version(output in "(runsc version )?[0-9~.a-zä-]{0,30}", day in 20_230_101..20_991_231_u32) {
+            let _either = Version::parse(&output);
+            let release = format!("runsc version release-{day}.0");
+            prop_assert_eq!(Version::parse(&release), Version::Current);
         }
     }
 }

@@ -205,6 +205,8 @@ fn move_up() -> std::io::Result<[OwnedFd; 3]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -227,5 +229,21 @@ mod tests {
             );
         }
         assert!(parse("binary://log").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_uri_names_an_absolute_program_or_is_refused(uri in "(binary://)?/?[a-z%0-9A-F+?&=/ä]{0,30}") {
+            if let Ok((program, _)) = parse(&uri) {
+                prop_assert!(program.is_absolute(), "{}", program.display());
+            }
+        }
+
+        #[test]
+        fn any_argument_survives_its_escapes(key in "[ -~ä]{1,12}", value in "[ -~ä]{1,12}") {
+            let escaped = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+            let uri = format!("binary:///p?{}={}", escaped(&key), escaped(&value));
+            prop_assert_eq!(parse(&uri).unwrap().1, [key, value]);
+        }
     }
 }
