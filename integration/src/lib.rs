@@ -14,6 +14,7 @@ pub mod events;
 pub mod figures;
 pub mod host;
 pub mod inventory;
+pub mod kubelet;
 pub mod mock;
 pub mod process;
 pub mod shim;

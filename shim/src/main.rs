@@ -36,6 +36,7 @@ mod program;
 mod record;
 mod rootfs;
 mod sampler;
+mod sections;
 mod serve;
 mod socket;
 mod stdio;
