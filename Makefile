@@ -1,6 +1,6 @@
 # What a newcomer calls. The work is done by the scripts in tools/.
 
-.PHONY: all tools build demo test conformance bench
+.PHONY: all tools build demo test conformance kubelet bench
 
 all: build
 
@@ -22,8 +22,15 @@ test:
 	tools/install
 	tools/test
 
-# containerd's own suites and critest, against runc's shim and ours side by side.
-conformance:
+# Pods by a real kubelet, which is built first.
+kubelet:
+	tools/install --no-testhost --no-cargo --kubelet
+	cargo build -p shim
+	cargo test -p integration --test kubelet -- --test-threads=1
+
+# The same, then containerd's own suites and critest, against runc's shim and ours side
+# by side.
+conformance: kubelet
 	tools/install --no-testhost --no-cargo
 	cargo build -p shim
 	tools/conformance
