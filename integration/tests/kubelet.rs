@@ -25,6 +25,7 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
     kubelet.put("warm", json!({ "containers": [sleeper("one", json!({}))] }));
     kubelet.until_ready("warm");
     kubelet.withdraw("warm");
+    containerd.crictl(&["rmp", "--all"]).ok();
     let before = Inventory::take(containerd.host());
 
     let files = containerd.host().directory().join("files");
@@ -102,6 +103,11 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
     assert!(!files.join("new").exists());
 
     kubelet.withdraw("full");
+    // It keeps a pod's sandbox until it looks for dead ones, each minute.
+    kubelet.until("the sandbox to be removed", || {
+        let pods = containerd.crictl(&["pods", "--quiet"]).ok();
+        pods.is_empty().then_some(())
+    });
     fs::remove_dir_all(&files).expect("remove the directory of files");
     before.assert_same_but(containerd.host(), of_the_machinery);
 }
