@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// What a RuntimeClass adds to a pod here; without an API server it stands in the
 /// pod itself.
-const OVERHEAD: &str = "32Mi";
+const OVERHEAD: &str = "48Mi";
 
 #[test]
 fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
@@ -204,7 +204,7 @@ fn limits_hold_and_only_the_guilty_is_out_of_memory() {
         "",
         uid.as_str().expect("a pod has a uid"),
     );
-    let limit: u64 = (64 + 64 + 32) << 20;
+    let limit: u64 = (64 + 64 + 48) << 20;
     let kernels = cgroups::read(&path, "memory.limit_in_bytes", "memory.max");
     assert_eq!(kernels, limit.to_string());
     let seen = kubelet.run("limited", "innocent", &["cat", "/proc/meminfo"]);
@@ -423,10 +423,10 @@ fn figures(gates: &[&str]) {
     let all = figure(&pod, "/cpu/usageCoreNanoSeconds");
     assert!(all + 60_000_000_000 > cpu, "{pod:#}");
     let whole = figure(&pod, "/memory/usageBytes");
-    assert!(whole >= HELD && whole <= (3 * 96 + 32) << 20, "{pod:#}");
+    assert!(whole >= HELD && whole <= (3 * 96 + 48) << 20, "{pod:#}");
     assert!(whole + (16 << 20) > memory, "{pod:#}");
     assert!(
-        figure(&pod, "/memory/availableBytes") <= (3 * 96 + 32) << 20,
+        figure(&pod, "/memory/availableBytes") <= (3 * 96 + 48) << 20,
         "{pod:#}"
     );
     kubelet.withdraw("figures");
