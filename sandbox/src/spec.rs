@@ -158,6 +158,18 @@ fn network_namespace(spec: &Spec) -> NetworkNamespace {
     }
 }
 
+/// Whether a process of the sandbox whose first container this is may gain
+/// privileges from a program's file: it itself, or, in a pod, one to come.
+#[must_use]
+pub fn may_gain_privileges(spec: &Spec) -> bool {
+    let process = spec.process().as_ref();
+    let no_new = process
+        .and_then(Process::no_new_privileges)
+        .unwrap_or(false);
+    let annotations = spec.annotations().as_ref();
+    !no_new || annotations.is_some_and(|all| all.contains_key(CONTAINER_TYPE))
+}
+
 /// Whether the guest of this spec sees a cgroup file system; then the sentry
 /// counts the container's memory.
 #[must_use]
@@ -284,6 +296,23 @@ mod tests {
     }
 
     #[test]
+    fn only_a_lone_container_can_be_without_new_privileges_for_sure() {
+        for (no_new, annotations, may) in [
+            (json!(true), json!({}), false),
+            (json!(false), json!({}), true),
+            (json!(null), json!({}), true),
+            (json!(true), json!({CONTAINER_TYPE: "sandbox"}), true),
+            (json!(true), json!({"other": "x"}), false),
+        ] {
+            let process = json!({"args": ["sh"], "cwd": "/", "user": {"uid": 0, "gid": 0},
+                "noNewPrivileges": no_new});
+            let mut spec = spec(&[("/process", process)]);
+            spec.set_annotations(serde_json::from_value(annotations).unwrap());
+            assert_eq!(may_gain_privileges(&spec), may, "{spec:?}");
+        }
+    }
+
+    #[test]
     fn a_cgroup_mount_is_seen() {
         let mut with = spec(&[]);
         assert!(!mounts_cgroups(&with));
@@ -292,7 +321,8 @@ mod tests {
         assert!(mounts_cgroups(&with));
     }
 
-    const SAMPLE: &[u8] = br#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],
+    const SAMPLE: &[u8] =
+        br#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],
         "cwd":"/","oomScoreAdj":-998},"root":{"path":"rootfs"},"linux":{"cgroupsPath":"/x",
         "namespaces":[{"type":"network","path":"/n"}]}}"#;
 
