@@ -303,7 +303,7 @@ async fn causes_told_on_standard_error(host: Rc<Host>) {
     };
     let not_a_program = |config: &mut sandbox::Config| config.runsc = file.path().to_owned();
     type Change<'a> = &'a dyn Fn(&mut sandbox::Config);
-    let changes: [(&str, Change); 2] = [
+    let changes: [(&str, Change<'_>); 2] = [
         ("-no-such-flag", &flag),
         ("ermission denied", &not_a_program),
     ];
