@@ -7,6 +7,7 @@ use integration::cgroups;
 use integration::containerd::{Containerd, Version};
 use integration::inventory::Inventory;
 use integration::kubelet::{Kubelet, pod_cgroup};
+use integration::skip;
 use serde_json::{Value, json};
 
 /// What a RuntimeClass adds to a pod here; without an API server it stands in the
@@ -351,6 +352,69 @@ fn figures_of_pod_and_containers() {
 #[test]
 fn figures_as_the_shim_tells_them() {
     figures(&["PodAndContainerStatsFromCRI"]);
+}
+
+#[test]
+fn a_pod_in_slices_and_scopes_of_systemd() {
+    if !cgroups::has_systemd() {
+        skip("needs systemd as init: integration/testhost");
+        return;
+    }
+    let Some(containerd) = Containerd::start(Version::V2_4) else {
+        return;
+    };
+    let Some(kubelet) = Kubelet::start(&containerd, &["PodAndContainerStatsFromCRI"]) else {
+        return;
+    };
+    let limits = json!({ "limits": { "memory": "64Mi" } });
+    kubelet.put(
+        "scoped",
+        json!({
+            "overhead": { "memory": OVERHEAD },
+            "containers": [
+                sleeper("one", json!({
+                    "resources": limits,
+                    "readinessProbe": { "exec": { "command": ["true"] }, "timeoutSeconds": 60 },
+                })),
+                sleeper("two", json!({ "resources": limits })),
+            ],
+        }),
+    );
+    kubelet.until_ready("scoped");
+    let pod = kubelet.pod("scoped");
+    let uid = pod["metadata"]["uid"]
+        .as_str()
+        .expect("a pod has a uid")
+        .to_owned();
+    let class = if pod["status"]["qosClass"] == "Burstable" {
+        "-burstable"
+    } else {
+        ""
+    };
+    let mut slice = "/kubepods.slice".to_owned();
+    if !class.is_empty() {
+        slice.push_str("/kubepods-burstable.slice");
+    }
+    slice.push_str(&format!("/kubepods{class}-pod{uid}.slice"));
+    let kernels = cgroups::read(&slice, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(kernels, ((64_u64 + 64 + 48) << 20).to_string());
+    let sandbox = containerd.crictl(&["pods", "--quiet"]).ok();
+    let scope = format!("{slice}/cri-containerd-{sandbox}.scope");
+    let inside = cgroups::pids(&cgroups::directory("memory", &scope));
+    assert!(
+        inside.len() >= 2,
+        "sentry and gofers are in {scope}: {inside:?}"
+    );
+    let figures = kubelet.until("the figures of the pod", || {
+        let pod = kubelet.stats("scoped");
+        pod["memory"]["usageBytes"].is_u64().then_some(pod)
+    });
+    let available = figures["memory"]["availableBytes"].as_u64();
+    assert!(
+        available.is_some_and(|bytes| bytes < (64 + 64 + 48) << 20),
+        "{figures:#}"
+    );
+    kubelet.withdraw("scoped");
 }
 
 /// What `/stats/summary` says of a pod of which one container computes, one holds
