@@ -123,11 +123,11 @@ impl<'a> Kubelet<'a> {
 
     /// Has the pod `name` run with `spec`; what a spec here always says is added.
     pub fn put(&self, name: &str, spec: Value) {
-        self.put_with(name, json!({}), spec);
+        self.put_with(name, &json!({}), spec);
     }
 
     /// As [`Self::put`], with annotations.
-    pub fn put_with(&self, name: &str, annotations: Value, mut spec: Value) {
+    pub fn put_with(&self, name: &str, annotations: &Value, mut spec: Value) {
         for kind in ["containers", "initContainers"] {
             for container in spec[kind].as_array_mut().into_iter().flatten() {
                 container["image"] = json!(tools::IMAGE);
@@ -311,7 +311,6 @@ impl<'a> Kubelet<'a> {
     }
 
     /// What only some may ask for.
-
     fn curl(&self, path: &str, options: &[&str]) -> Output {
         let mut command = self.containerd.host().command("curl");
         command

@@ -23,7 +23,10 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
         return;
     };
     // What the kubelet and containerd make once does not count.
-    kubelet.put("warm", json!({ "containers": [sleeper("one", json!({}))] }));
+    kubelet.put(
+        "warm",
+        json!({ "containers": [sleeper("one", &json!({}))] }),
+    );
     kubelet.until_ready("warm");
     kubelet.withdraw("warm");
     containerd.crictl(&["rmp", "--all"]).ok();
@@ -34,7 +37,7 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
     fs::write(files.join("setting"), "from the host\n").expect("write a file");
     kubelet.put_with(
         "full",
-        json!({ "note": "an annotation" }),
+        &json!({ "note": "an annotation" }),
         json!({
             "volumes": [
                 { "name": "shared", "emptyDir": {} },
@@ -58,7 +61,7 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
                     "volumeMounts": [{ "name": "shared", "mountPath": "/shared" }],
                 },
             ],
-            "containers": [sleeper("main", json!({
+            "containers": [sleeper("main", &json!({
                 "command": ["sh", "-c", "echo hello log; cat /shared/sidecar; exec sleep 10000"],
                 "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }],
                 "volumeMounts": [
@@ -137,7 +140,7 @@ fn probes_of_every_kind_and_a_restart_in_the_living_pod() {
                     "command": ["sh", "-c", web(8081)],
                     "readinessProbe": { "tcpSocket": { "port": 8081 }, "periodSeconds": 1, "timeoutSeconds": 10 },
                 },
-                sleeper("exec", json!({
+                sleeper("exec", &json!({
                     "readinessProbe": { "exec": { "command": ["test", "-e", "/tmp/ready"] },
                         "periodSeconds": 1, "timeoutSeconds": 10 },
                     "livenessProbe": { "exec": { "command": ["test", "!", "-e", "/tmp/broken"] },
@@ -194,7 +197,7 @@ fn limits_hold_and_only_the_guilty_is_out_of_memory() {
             "restartPolicy": "Never",
             "containers": [
                 { "name": "guilty", "command": ["sh", "-c", hungry], "resources": resources },
-                sleeper("innocent", json!({ "resources": resources })),
+                sleeper("innocent", &json!({ "resources": resources })),
             ],
         }),
     );
@@ -320,8 +323,8 @@ fn networks_and_processes_of_the_pod_and_of_the_host() {
         json!({
             "shareProcessNamespace": true,
             "containers": [
-                sleeper("one", json!({ "command": ["sleep", "4242"] })),
-                sleeper("two", json!({})),
+                sleeper("one", &json!({ "command": ["sleep", "4242"] })),
+                sleeper("two", &json!({})),
             ],
         }),
     );
@@ -372,11 +375,11 @@ fn a_pod_in_slices_and_scopes_of_systemd() {
         json!({
             "overhead": { "memory": OVERHEAD },
             "containers": [
-                sleeper("one", json!({
+                sleeper("one", &json!({
                     "resources": limits,
                     "readinessProbe": { "exec": { "command": ["true"] }, "timeoutSeconds": 60 },
                 })),
-                sleeper("two", json!({ "resources": limits })),
+                sleeper("two", &json!({ "resources": limits })),
             ],
         }),
     );
@@ -436,7 +439,7 @@ fn figures(gates: &[&str]) {
             "containers": [
                 { "name": "computes", "command": ["sh", "-c", "while :; do :; done"], "resources": limits },
                 { "name": "holds", "command": ["sh", "-c", hold], "resources": limits },
-                sleeper("idles", json!({ "resources": limits })),
+                sleeper("idles", &json!({ "resources": limits })),
             ],
         }),
     );
@@ -487,7 +490,7 @@ fn figures(gates: &[&str]) {
     let all = figure(&pod, "/cpu/usageCoreNanoSeconds");
     assert!(all + 60_000_000_000 > cpu, "{pod:#}");
     let whole = figure(&pod, "/memory/usageBytes");
-    assert!(whole >= HELD && whole <= (3 * 96 + 48) << 20, "{pod:#}");
+    assert!((HELD..=(3 * 96 + 48) << 20).contains(&whole), "{pod:#}");
     assert!(whole + (16 << 20) > memory, "{pod:#}");
     assert!(
         figure(&pod, "/memory/availableBytes") <= (3 * 96 + 48) << 20,
@@ -497,7 +500,7 @@ fn figures(gates: &[&str]) {
 }
 
 /// A container that sleeps, and ends at once when it is told to.
-fn sleeper(name: &str, more: Value) -> Value {
+fn sleeper(name: &str, more: &Value) -> Value {
     let mut container = json!({ "name": name, "command": ["sleep", "10000"] });
     for (key, value) in more.as_object().into_iter().flatten() {
         container[key] = value.clone();
