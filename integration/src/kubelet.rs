@@ -16,7 +16,7 @@ use crate::{cgroups, skip, tools, wait};
 
 /// How long a pod may take to become what is waited for. The kubelet's own waits
 /// come first: back-off of a restart, grace, the collector of removed pods.
-pub const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// The name of the node, with which those of all pods end.
 const NODE: &str = "node";
