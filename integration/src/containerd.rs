@@ -288,8 +288,9 @@ impl Containerd {
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
         self.run("warm", &["true"]).ok();
-        wait::until("the first container's shim to end", || {
-            self.shims("warm").is_empty()
+        wait::until("the first container's shim to end and be reaped", || {
+            let unreaped = |one: &process::Seen| one.zombie && one.command.contains("shim");
+            self.shims("warm").is_empty() && !process::descendants().iter().any(unreaped)
         });
         Inventory::take(&self.host)
     }
