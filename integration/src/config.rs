@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::tools;
+use crate::{cgroups, tools};
 
 /// A line of containerd's that the shim must serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +83,16 @@ pub(crate) fn containerd(version: Version, directory: &Path, rampart_config: boo
   conf_dir = "{dir}/{cni}"
 [{cri}.containerd]
   default_runtime_name = "{HANDLER}"
+[{runtimes}.runc]
+  runtime_type = "io.containerd.runc.v2"
+[{runtimes}.runc.options]
+  SystemdCgroup = {systemd}
 [{runtimes}.{HANDLER}]
   runtime_type = "{runtime}"
 {options}"#,
                 cni = place::CNI,
+                // From runc's options alone it tells a kubelet which driver to use.
+                systemd = cgroups::has_systemd(),
                 options = options(&format!("{runtimes}.{HANDLER}")),
             );
             (3, text)

@@ -16,7 +16,7 @@ use crate::{cgroups, skip, tools, wait};
 
 /// How long a pod may take to become what is waited for. The kubelet's own waits
 /// come first: back-off of a restart, grace, the collector of removed pods.
-pub const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// The name of the node, with which those of all pods end.
 const NODE: &str = "node";
@@ -42,6 +42,13 @@ kernel/keys/root_maxbytes 25000000
 SETTINGS
 "#;
 
+/// Asks the port that only answers; in HTTP 1.0 the answer ends with the connection.
+const READ: &str = r#"
+exec 3<>/dev/tcp/127.0.0.1/10255
+printf 'GET /%s HTTP/1.0\r\n\r\n' "$0" >&3
+cat <&3
+"#;
+
 /// A running kubelet; dropping it ends it, pods stay until their containerd goes.
 #[derive(Debug)]
 pub struct Kubelet<'a> {
@@ -62,8 +69,14 @@ impl<'a> Kubelet<'a> {
         let mut set_up = host.command("/bin/sh");
         set_up.args(["-c", SET_UP, "sh"]).arg(host.directory());
         process::run(&mut set_up, wait::LIMIT).ok();
-        // All its cgroups are below this one, which it wants to find.
-        for hierarchy in cgroups::hierarchies() {
+        // All its cgroups are below this one, which it wants to find. systemd's slices
+        // can be below the root only.
+        let parents = if cgroups::has_systemd() {
+            Vec::new()
+        } else {
+            cgroups::hierarchies()
+        };
+        for hierarchy in parents {
             let path = hierarchy.join(host.name());
             fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
@@ -88,22 +101,33 @@ impl<'a> Kubelet<'a> {
             process: Process::spawn(&mut command),
             containerd,
         };
-        wait::until("the kubelet to answer", || {
-            if let Some(status) = kubelet.process.try_wait() {
-                panic!("the kubelet ended, {status}:\n{}", kubelet.log());
-            }
-            kubelet.curl("healthz", &[]).stdout == "ok"
-        });
+        kubelet.answers();
         Some(kubelet)
+    }
+
+    #[track_caller]
+    fn answers(&mut self) {
+        let answered = wait::within(LIMIT, || {
+            if let Some(status) = self.process.try_wait() {
+                panic!("the kubelet ended, {status}:\n{}", self.log());
+            }
+            (self.get("pods")["kind"] == "PodList").then_some(())
+        });
+        assert!(
+            answered.is_some(),
+            "the kubelet does not answer: {:?}\n{}",
+            self.read("pods"),
+            tail(&self.log())
+        );
     }
 
     /// Has the pod `name` run with `spec`; what a spec here always says is added.
     pub fn put(&self, name: &str, spec: Value) {
-        self.put_with(name, json!({}), spec);
+        self.put_with(name, &json!({}), spec);
     }
 
     /// As [`Self::put`], with annotations.
-    pub fn put_with(&self, name: &str, annotations: Value, mut spec: Value) {
+    pub fn put_with(&self, name: &str, annotations: &Value, mut spec: Value) {
         for kind in ["containers", "initContainers"] {
             for container in spec[kind].as_array_mut().into_iter().flatten() {
                 container["image"] = json!(tools::IMAGE);
@@ -274,10 +298,19 @@ impl<'a> Kubelet<'a> {
     }
 
     fn get(&self, path: &str) -> Value {
-        let output = self.curl(path, &[]);
-        serde_json::from_str(&output.stdout).unwrap_or(Value::Null)
+        let answer = self.read(path).stdout;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or(Value::Null)
     }
 
+    /// What may be read by everybody; the test host has no curl.
+    fn read(&self, path: &str) -> Output {
+        let mut command = self.containerd.host().command("bash");
+        command.args(["-c", READ, path]);
+        process::run(&mut command, wait::LIMIT)
+    }
+
+    /// What only some may ask for.
     fn curl(&self, path: &str, options: &[&str]) -> Output {
         let mut command = self.containerd.host().command("curl");
         command
@@ -306,15 +339,15 @@ fn settings(host: &Host, containerd: &Containerd, gates: &[&str]) -> Value {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "failCgroupV1": false,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{}", host.name()),
+        "cgroupDriver": if cgroups::has_systemd() { "systemd" } else { "cgroupfs" },
+        "cgroupRoot": if cgroups::has_systemd() { "/".to_owned() } else { format!("/{}", host.name()) },
         "containerRuntimeEndpoint": format!("unix://{}", containerd.socket().display()),
         "staticPodPath": in_directory("manifests"),
         "podLogsDir": in_directory("pod-logs"),
         "volumePluginDir": in_directory("plugins"),
         "resolvConf": "",
         "address": "127.0.0.1",
-        "readOnlyPort": 0,
+        "readOnlyPort": 10255,
         "authentication": { "anonymous": { "enabled": true }, "webhook": { "enabled": false } },
         "authorization": { "mode": "AlwaysAllow" },
         "fileCheckFrequency": "1s",

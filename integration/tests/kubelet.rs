@@ -7,6 +7,7 @@ use integration::cgroups;
 use integration::containerd::{Containerd, Version};
 use integration::inventory::Inventory;
 use integration::kubelet::{Kubelet, pod_cgroup};
+use integration::skip;
 use serde_json::{Value, json};
 
 /// What a RuntimeClass adds to a pod here; without an API server it stands in the
@@ -22,7 +23,10 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
         return;
     };
     // What the kubelet and containerd make once does not count.
-    kubelet.put("warm", json!({ "containers": [sleeper("one", json!({}))] }));
+    kubelet.put(
+        "warm",
+        json!({ "containers": [sleeper("one", &json!({}))] }),
+    );
     kubelet.until_ready("warm");
     kubelet.withdraw("warm");
     containerd.crictl(&["rmp", "--all"]).ok();
@@ -33,7 +37,7 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
     fs::write(files.join("setting"), "from the host\n").expect("write a file");
     kubelet.put_with(
         "full",
-        json!({ "note": "an annotation" }),
+        &json!({ "note": "an annotation" }),
         json!({
             "volumes": [
                 { "name": "shared", "emptyDir": {} },
@@ -57,7 +61,7 @@ fn a_pod_with_all_that_pods_have_and_nothing_is_left_of_it() {
                     "volumeMounts": [{ "name": "shared", "mountPath": "/shared" }],
                 },
             ],
-            "containers": [sleeper("main", json!({
+            "containers": [sleeper("main", &json!({
                 "command": ["sh", "-c", "echo hello log; cat /shared/sidecar; exec sleep 10000"],
                 "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }],
                 "volumeMounts": [
@@ -136,7 +140,7 @@ fn probes_of_every_kind_and_a_restart_in_the_living_pod() {
                     "command": ["sh", "-c", web(8081)],
                     "readinessProbe": { "tcpSocket": { "port": 8081 }, "periodSeconds": 1, "timeoutSeconds": 10 },
                 },
-                sleeper("exec", json!({
+                sleeper("exec", &json!({
                     "readinessProbe": { "exec": { "command": ["test", "-e", "/tmp/ready"] },
                         "periodSeconds": 1, "timeoutSeconds": 10 },
                     "livenessProbe": { "exec": { "command": ["test", "!", "-e", "/tmp/broken"] },
@@ -193,7 +197,7 @@ fn limits_hold_and_only_the_guilty_is_out_of_memory() {
             "restartPolicy": "Never",
             "containers": [
                 { "name": "guilty", "command": ["sh", "-c", hungry], "resources": resources },
-                sleeper("innocent", json!({ "resources": resources })),
+                sleeper("innocent", &json!({ "resources": resources })),
             ],
         }),
     );
@@ -319,8 +323,8 @@ fn networks_and_processes_of_the_pod_and_of_the_host() {
         json!({
             "shareProcessNamespace": true,
             "containers": [
-                sleeper("one", json!({ "command": ["sleep", "4242"] })),
-                sleeper("two", json!({})),
+                sleeper("one", &json!({ "command": ["sleep", "4242"] })),
+                sleeper("two", &json!({})),
             ],
         }),
     );
@@ -353,6 +357,69 @@ fn figures_as_the_shim_tells_them() {
     figures(&["PodAndContainerStatsFromCRI"]);
 }
 
+#[test]
+fn a_pod_in_slices_and_scopes_of_systemd() {
+    if !cgroups::has_systemd() {
+        skip("needs systemd as init: integration/testhost");
+        return;
+    }
+    let Some(containerd) = Containerd::start(Version::V2_4) else {
+        return;
+    };
+    let Some(kubelet) = Kubelet::start(&containerd, &["PodAndContainerStatsFromCRI"]) else {
+        return;
+    };
+    let limits = json!({ "limits": { "memory": "64Mi" } });
+    kubelet.put(
+        "scoped",
+        json!({
+            "overhead": { "memory": OVERHEAD },
+            "containers": [
+                sleeper("one", &json!({
+                    "resources": limits,
+                    "readinessProbe": { "exec": { "command": ["true"] }, "timeoutSeconds": 60 },
+                })),
+                sleeper("two", &json!({ "resources": limits })),
+            ],
+        }),
+    );
+    kubelet.until_ready("scoped");
+    let pod = kubelet.pod("scoped");
+    let uid = pod["metadata"]["uid"]
+        .as_str()
+        .expect("a pod has a uid")
+        .to_owned();
+    let class = if pod["status"]["qosClass"] == "Burstable" {
+        "-burstable"
+    } else {
+        ""
+    };
+    let mut slice = "/kubepods.slice".to_owned();
+    if !class.is_empty() {
+        slice.push_str("/kubepods-burstable.slice");
+    }
+    slice.push_str(&format!("/kubepods{class}-pod{uid}.slice"));
+    let kernels = cgroups::read(&slice, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(kernels, ((64_u64 + 64 + 48) << 20).to_string());
+    let sandbox = containerd.crictl(&["pods", "--quiet"]).ok();
+    let scope = format!("{slice}/cri-containerd-{sandbox}.scope");
+    let inside = cgroups::pids(&cgroups::directory("memory", &scope));
+    assert!(
+        inside.len() >= 2,
+        "sentry and gofers are in {scope}: {inside:?}"
+    );
+    let figures = kubelet.until("the figures of the pod", || {
+        let pod = kubelet.stats("scoped");
+        pod["memory"]["usageBytes"].is_u64().then_some(pod)
+    });
+    let available = figures["memory"]["availableBytes"].as_u64();
+    assert!(
+        available.is_some_and(|bytes| bytes < (64 + 64 + 48) << 20),
+        "{figures:#}"
+    );
+    kubelet.withdraw("scoped");
+}
+
 /// What `/stats/summary` says of a pod of which one container computes, one holds
 /// memory, and one does nothing.
 fn figures(gates: &[&str]) {
@@ -372,7 +439,7 @@ fn figures(gates: &[&str]) {
             "containers": [
                 { "name": "computes", "command": ["sh", "-c", "while :; do :; done"], "resources": limits },
                 { "name": "holds", "command": ["sh", "-c", hold], "resources": limits },
-                sleeper("idles", json!({ "resources": limits })),
+                sleeper("idles", &json!({ "resources": limits })),
             ],
         }),
     );
@@ -423,7 +490,7 @@ fn figures(gates: &[&str]) {
     let all = figure(&pod, "/cpu/usageCoreNanoSeconds");
     assert!(all + 60_000_000_000 > cpu, "{pod:#}");
     let whole = figure(&pod, "/memory/usageBytes");
-    assert!(whole >= HELD && whole <= (3 * 96 + 48) << 20, "{pod:#}");
+    assert!((HELD..=(3 * 96 + 48) << 20).contains(&whole), "{pod:#}");
     assert!(whole + (16 << 20) > memory, "{pod:#}");
     assert!(
         figure(&pod, "/memory/availableBytes") <= (3 * 96 + 48) << 20,
@@ -433,7 +500,7 @@ fn figures(gates: &[&str]) {
 }
 
 /// A container that sleeps, and ends at once when it is told to.
-fn sleeper(name: &str, more: Value) -> Value {
+fn sleeper(name: &str, more: &Value) -> Value {
     let mut container = json!({ "name": name, "command": ["sleep", "10000"] });
     for (key, value) in more.as_object().into_iter().flatten() {
         container[key] = value.clone();

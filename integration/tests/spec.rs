@@ -14,7 +14,7 @@ use integration::{bundle, skip, tools};
 use serde_json::{Value, json};
 
 /// What `linux` of a spec always says here.
-fn linux(host: &Host, id: &str, more: Value) -> Value {
+fn linux(host: &Host, id: &str, more: &Value) -> Value {
     let mut linux = json!({
         "cgroupsPath": format!("/{}/{id}", host.name()),
         "namespaces": [
@@ -28,7 +28,7 @@ fn linux(host: &Host, id: &str, more: Value) -> Value {
     linux
 }
 
-fn process(script: &str, more: Value) -> Value {
+fn process(script: &str, more: &Value) -> Value {
     let mut process = json!({
         "args": ["sh", "-c", script],
         "cwd": "/",
@@ -105,9 +105,9 @@ fn setuid_programs_gain_privileges_unless_that_is_forbidden() {
     for (number, (no_new, exit)) in [(false, 0), (true, 3)].into_iter().enumerate() {
         let id = format!("c{number}");
         let more = json!({ "user": { "uid": 65534, "gid": 65534 }, "noNewPrivileges": no_new });
-        let linux = linux(&corner.host, &id, json!({}));
+        let linux = linux(&corner.host, &id, &json!({}));
         assert_eq!(
-            corner.run(&id, process(script, more), linux),
+            corner.run(&id, process(script, &more), linux),
             exit,
             "noNewPrivileges: {no_new}"
         );
@@ -150,9 +150,9 @@ fn sections_hold() {
         let id = format!("c{number}");
         // The image's own busybox has no link for mkdir.
         let script = format!("mkdir() {{ busybox mkdir \"$@\"; }}; {script}");
-        let linux = linux(&corner.host, &id, more.clone());
+        let linux = linux(&corner.host, &id, &more);
         assert_eq!(
-            corner.run(&id, process(&script, json!({})), linux),
+            corner.run(&id, process(&script, &json!({})), linux),
             0,
             "{script} with {more}"
         );
@@ -188,8 +188,8 @@ fn the_impossible_is_refused_and_leaves_nothing() {
     .enumerate()
     {
         let id = format!("c{number}");
-        let linux = linux(&corner.host, &id, in_linux);
-        let (shim, mut client) = corner.shim(&id, process("true", in_process), linux);
+        let linux = linux(&corner.host, &id, &in_linux);
+        let (shim, mut client) = corner.shim(&id, process("true", &in_process), linux);
         let before = Inventory::take(&corner.host);
         let refusal = client.create(shim.bundle()).expect_err(named);
         assert!(refusal.message.contains(named), "{refusal:?}");
@@ -227,8 +227,8 @@ fn what_has_no_effect_is_in_the_log() {
     .enumerate()
     {
         let id = format!("c{number}");
-        let linux = linux(&corner.host, &id, in_linux);
-        let (shim, mut client) = corner.shim(&id, process("true", in_process), linux);
+        let linux = linux(&corner.host, &id, &in_linux);
+        let (shim, mut client) = corner.shim(&id, process("true", &in_process), linux);
         client.create(shim.bundle()).expect("create the task");
         let mut log = String::new();
         let mut fifo = File::options()
