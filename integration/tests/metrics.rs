@@ -227,7 +227,8 @@ fn a_pod_is_charged_what_its_containers_do(containerd: &mut Containerd) {
 
     let quiet = ask(&idle);
     assert!(quiet.memory < 16 * MIB, "{quiet:?}");
-    assert!(quiet.cpu < 1_000_000_000, "{quiet:?}");
+    // Its processes sleep, but its gofer had to start.
+    assert!((1..1_000_000_000).contains(&quiet.cpu), "{quiet:?}");
     let parts = [ask(&busy), quiet];
     let whole = ask(&pod);
     assert!(
