@@ -192,26 +192,31 @@ struct Look {
 impl Look {
     /// Whether it is time for the next one: the pod has grown by half of what
     /// the container had left, or the look is old. The last is for growth that
-    /// others' shrinking hides.
+    /// others' shrinking hides, which is likelier where the pod's use has moved.
     fn is_due(&self, whole: Option<Bytes>, limit: Bytes) -> bool {
-        let left = limit.0.saturating_sub(self.used.map_or(0, |used| used.0));
-        let oldest = if left < limit.0 / 5 || whole.is_none() {
+        let left = self.left(limit);
+        let oldest = if left >= limit.0 / 5 {
+            OLDEST
+        } else if self.has_moved(whole) {
             OLDEST_NEAR
         } else {
-            OLDEST
+            OLDEST_STILL
         };
         self.at.elapsed() >= oldest || (self.used.is_some() && self.grown(whole) > left / 2)
     }
 
-    /// Until the pod's use is read again: sooner while it grows.
+    /// Until the pod's use is read again: as long as the fastest growth needs to
+    /// make a look due.
     fn pause(&self, whole: Option<Bytes>, limit: Bytes) -> Duration {
-        let Some(used) = self.used else { return FAR };
-        let left = limit.0.saturating_sub(used.0);
-        if left < limit.0 / 5 || self.grown(whole) > left / 8 {
-            NEAR
-        } else {
-            NEARER
+        if self.used.is_none() {
+            return FAR;
         }
+        let room = (self.left(limit) / 2).saturating_sub(self.grown(whole));
+        Duration::from_millis(room / GROWTH).clamp(NEAR, FAR)
+    }
+
+    fn left(&self, limit: Bytes) -> u64 {
+        limit.0.saturating_sub(self.used.map_or(0, |used| used.0))
     }
 
     fn grown(&self, whole: Option<Bytes>) -> u64 {
@@ -220,15 +225,30 @@ impl Look {
             _ => 0,
         }
     }
+
+    fn has_moved(&self, whole: Option<Bytes>) -> bool {
+        match (whole, self.whole) {
+            (Some(now), Some(then)) => now.0.abs_diff(then.0) > STILL,
+            _ => true,
+        }
+    }
 }
 
+/// The fastest growth that is reckoned with, in bytes a millisecond: 1 GB/s.
+const GROWTH: u64 = 1_000_000;
+
+/// The longest and the shortest pause.
 const FAR: Duration = Duration::from_millis(200);
-const NEARER: Duration = Duration::from_millis(50);
 const NEAR: Duration = Duration::from_millis(10);
 
-/// How old a look may become.
+/// How old a look may become: far from the limit, near it, and near it while the
+/// pod's use stands still.
 const OLDEST: Duration = Duration::from_secs(3);
 const OLDEST_NEAR: Duration = Duration::from_millis(200);
+const OLDEST_STILL: Duration = Duration::from_secs(1);
+
+/// The pod's use stands still if it moves by no more bytes than this.
+const STILL: u64 = 1 << 20;
 
 /// A part of the interval that depends on the id alone.
 fn jitter(id: &str, interval: Duration) -> Duration {
@@ -251,18 +271,18 @@ mod tests {
     fn looks_follow_the_growth_of_the_pod() {
         let mib = |n: u64| Bytes(n << 20);
         for (used, whole, due, pause) in [
-            (Some(0), Some(50), false, NEARER),
-            (Some(0), Some(60), false, NEARER),
-            (Some(0), Some(70), false, NEAR),
-            (Some(0), Some(101), true, NEAR),
-            (Some(79), Some(50), false, NEARER),
-            (Some(90), Some(50), false, NEAR),
-            (Some(90), Some(56), true, NEAR),
-            (Some(90), Some(40), false, NEAR),
-            (Some(110), Some(50), false, NEAR),
-            (Some(110), Some(51), true, NEAR),
-            (None, Some(500), false, FAR),
-            (Some(0), None, false, NEARER),
+            (Some(0), Some(50), false, 52),
+            (Some(0), Some(60), false, 41),
+            (Some(0), Some(90), false, 10),
+            (Some(0), Some(101), true, 10),
+            (Some(79), Some(50), false, 11),
+            (Some(90), Some(50), false, 10),
+            (Some(90), Some(56), true, 10),
+            (Some(90), Some(40), false, 10),
+            (Some(110), Some(50), false, 10),
+            (Some(110), Some(51), true, 10),
+            (None, Some(500), false, 200),
+            (Some(0), None, false, 52),
         ] {
             let look = Look {
                 at: Instant::now(),
@@ -271,7 +291,32 @@ mod tests {
             };
             let (whole, limit) = (whole.map(mib), mib(100));
             assert_eq!(look.is_due(whole, limit), due, "{used:?} of {whole:?}");
+            let pause = Duration::from_millis(pause);
             assert_eq!(look.pause(whole, limit), pause, "{used:?} of {whole:?}");
+        }
+        let far = Look {
+            at: Instant::now(),
+            used: Some(mib(10)),
+            whole: Some(mib(50)),
+        };
+        assert_eq!(far.pause(Some(mib(50)), mib(4096)), FAR);
+    }
+
+    #[test]
+    fn near_the_limit_looks_are_old_sooner_where_the_pod_moves() {
+        let mib = |n: u64| Bytes(n << 20);
+        let look = Look {
+            at: Instant::now().checked_sub(OLDEST_NEAR).unwrap(),
+            used: Some(mib(90)),
+            whole: Some(mib(95)),
+        };
+        for (whole, due) in [
+            (Some(95), false),
+            (Some(96), false),
+            (Some(93), true),
+            (None, true),
+        ] {
+            assert_eq!(look.is_due(whole.map(mib), mib(100)), due, "{whole:?}");
         }
     }
 
