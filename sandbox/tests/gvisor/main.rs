@@ -23,7 +23,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use oci_spec::runtime::LinuxNamespaceType;
 use sandbox::{
-    Children, Deadlines, Error, Exit, Network, Platform, Stdio, Target, Usage, Version, terminal,
+    Children, Deadlines, Error, Exit, Network, Platform, Stdio, Target, Version, terminal,
 };
 use serde_json::json;
 use tokio::sync::mpsc;
