@@ -229,6 +229,7 @@ fn a_pod_is_charged_what_its_containers_do(containerd: &mut Containerd) {
     assert!(quiet.memory < 16 * MIB, "{quiet:?}");
     // Its processes sleep, but its gofer had to start.
     assert!((1..1_000_000_000).contains(&quiet.cpu), "{quiet:?}");
+    assert_eq!((quiet.kills, quiet.throttled), (Some(0), Some(0)));
     let parts = [ask(&busy), quiet];
     let whole = ask(&pod);
     assert!(
