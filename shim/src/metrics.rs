@@ -165,27 +165,25 @@ pub async fn refresh(container: &Container) -> Result<()> {
     };
     let cgroup = container.placement.cgroup().clone();
     let own = blocking(move || Ok(cgroup.stats())).await?;
-    let last = container.figures.last();
-    let patience = if last.is_some() {
+    let patience = if container.figures.last().is_some() {
         SHARE_PATIENCE / 5
     } else {
         SHARE_PATIENCE
     };
     let usage = container.sandbox.usage(&container.id);
-    let (mut stats, at) = match (tokio::time::timeout(patience, usage).await, last) {
-        (Ok(Ok(usage)), _) => {
+    let (mut stats, at) = match tokio::time::timeout(patience, usage).await {
+        Ok(Ok(usage)) => {
             let stats = share(container, &own, &whole.stats, &usage);
             (stats, Instant::now())
         }
-        // Without the sandbox's word only the limits are known; older figures
-        // are better than that.
-        (silent, Some(last)) => {
+        silent => {
             log::debug!("usage of {}: {silent:?}", container.id);
-            (last.stats.clone(), last.at)
-        }
-        (silent, None) => {
-            log::debug!("usage of {}: {silent:?}", container.id);
-            (own, Instant::now())
+            // Without the sandbox's word only the limits are known; older figures
+            // are better than that.
+            match container.figures.last() {
+                Some(last) => (last.stats.clone(), last.at),
+                None => (own, Instant::now()),
+            }
         }
     };
     share::count_kills(&mut stats.memory, container.kills.load(Ordering::Relaxed));
