@@ -17,6 +17,7 @@ use crate::events::{Event, metric};
 use crate::metrics::devices::Roots;
 use crate::metrics::{self, Moving, Sample};
 use crate::pod::Pod;
+use crate::process::State;
 use crate::wire;
 
 /// Publishes the container's figures at the configured interval until it ends.
@@ -90,47 +91,68 @@ fn publish_devices(pod: &Pod, container: &Container, sample: &Sample) {
 /// for that costs next to nothing; the sandbox is asked for a container when the
 /// pod has grown so much that the container may be near its limit. What is
 /// allocated and freed between two looks is not seen, and a container that
-/// allocates faster than that runs into the pod's limit.
+/// allocates faster than that runs into the pod's limit. While no container has a
+/// limit, nothing is done at all.
 pub async fn enforce_memory(pod: Arc<Pod>, root: Arc<Container>) {
     let gauge = Gauge::open(root.placement.cgroup());
     let mut looks: HashMap<String, Look> = HashMap::new();
+    let mut limits = pod.limits();
     loop {
-        let mut pause = FAR;
-        let members = pod.members(&root.id);
-        let whole = gauge.as_ref().and_then(Gauge::read);
+        limits.mark_unchanged();
+        let mut pause: Option<Duration> = None;
+        let mut members = pod.members(&root.id);
+        members.retain(|member| {
+            member.config.enforce_container_memory && !member.life.state().has_ended()
+        });
         looks.retain(|id, _| members.iter().any(|member| member.id == *id));
+        let whole = gauge.as_ref().and_then(Gauge::read);
         for member in members {
             let Some(limit) = member.memory_limit() else {
                 continue;
             };
-            if !member.config.enforce_container_memory || member.life.state().has_ended() {
-                continue;
-            }
-            let due = looks
-                .get(&member.id)
-                .is_none_or(|look| look.is_due(whole, limit));
-            if due {
-                let look = Look {
-                    at: Instant::now(),
-                    used: usage(&member).await,
-                    whole,
-                };
-                if let Some(used) = look.used
-                    && used > limit
-                {
-                    kill(&member, used, limit).await;
-                }
-                looks.insert(member.id.clone(), look);
-            }
-            if let Some(look) = looks.get(&member.id) {
-                pause = pause.min(look.pause(whole, limit));
-            }
+            let until_next = look_at(&member, limit, whole, &mut looks).await;
+            pause = Some(pause.map_or(until_next, |pause| pause.min(until_next)));
         }
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause.unwrap_or(FAR)), if pause.is_some() => {}
+            // The pod is there, so it is no error.
+            _ = limits.changed() => {}
             _ = root.life.wait() => return,
         }
     }
+}
+
+/// Looks at a container if it is time, and kills it if it is over its limit; until
+/// when it need not be looked at again.
+async fn look_at(
+    member: &Container,
+    limit: Bytes,
+    whole: Option<Bytes>,
+    looks: &mut HashMap<String, Look>,
+) -> Duration {
+    if !matches!(member.life.state(), State::Running) {
+        // What it uses is not known before it has started, and does not grow
+        // while it is paused.
+        return FAR;
+    }
+    if let Some(look) = looks.get(&member.id)
+        && !look.is_due(whole, limit)
+    {
+        return look.pause(whole, limit);
+    }
+    let look = Look {
+        at: Instant::now(),
+        used: usage(member).await,
+        whole,
+    };
+    if let Some(used) = look.used
+        && used > limit
+    {
+        kill(member, used, limit).await;
+    }
+    let pause = look.pause(whole, limit);
+    looks.insert(member.id.clone(), look);
+    pause
 }
 
 async fn kill(member: &Container, used: Bytes, limit: Bytes) {
