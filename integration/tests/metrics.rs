@@ -444,6 +444,40 @@ fn the_kernel_takes_a_pod(version: Version) {
     containerd.remove_pod(&pod);
 }
 
+#[test]
+fn a_limit_below_what_is_used_takes_effect() {
+    let Some(containerd) = Containerd::start(Version::V2_4) else {
+        return;
+    };
+    let events = containerd.events();
+    let pod = containerd.run_pod("lowered", &Value::Null);
+    let limit = (64 * MIB).to_string();
+    let lower = |id: &str| containerd.crictl(&["update", "--memory", &limit, id]);
+    let big = containerd.run_in_pod(&pod, "big", &["sh", "-c", HUNGRY], &Value::Null);
+    wait::until("the memory to be used", || {
+        Figures::ask(&containerd, "k8s.io", &pod, &big)
+            .expect("it runs")
+            .memory
+            > 128 * MIB
+    });
+    if !cgroups::is_unified() {
+        // Alone it would be the pod's limit, which version 1 does not set below
+        // what is used; what was refused is not in force.
+        lower(&big).err();
+    }
+    let idle = containerd.run_in_pod(&pod, "idle", &["sleep", "1000"], &Value::Null);
+    lower(&big).ok();
+    let status = until_exited(&containerd, &big);
+    assert_eq!(status["exitCode"], 137, "{status}");
+    assert_eq!(status["reason"], "OOMKilled", "{status}");
+    assert_out_of_memory(&events, &big);
+    let said = containerd
+        .crictl(&["exec", "--sync", &idle, "echo", "alive"])
+        .ok();
+    assert_eq!(said, "alive");
+    containerd.remove_pod(&pod);
+}
+
 /// A container's limit and the pod's are the same, so that both are reached at
 /// once: whoever comes first, each that ends is told to be out of memory, once.
 #[test]

@@ -395,10 +395,22 @@ impl Pod {
             follows.cpu &= update.cpu.quota.is_none();
             return Ok(());
         }
-        container.placement.update(update.clone()).await?;
-        limits::merge(&mut lock(&container.asked), &update);
+        let before = {
+            let mut asked = lock(&container.asked);
+            let before = asked.clone();
+            limits::merge(&mut asked, &update);
+            before
+        };
+        // The sandbox first: a limit below what is used is refused there.
+        let updated = match self.follow_containers(&container).await {
+            Ok(()) => container.placement.update(update).await,
+            Err(error) => Err(error),
+        };
+        if updated.is_err() {
+            *lock(&container.asked) = before;
+        }
         self.limits.send_replace(());
-        self.follow_containers(&container).await
+        updated
     }
 
     /// Gives the sandbox of `member` the limits of its containers together,
