@@ -356,6 +356,20 @@ impl Containerd {
         });
     }
 
+    /// Has the daemon stand still, with its sockets open, until [`Self::go_on`].
+    pub fn stand_still(&self) {
+        if let Some(daemon) = &self.daemon {
+            daemon.signal(Signal::SIGSTOP);
+        }
+    }
+
+    /// Ends [`Self::stand_still`].
+    pub fn go_on(&self) {
+        if let Some(daemon) = &self.daemon {
+            daemon.signal(Signal::SIGCONT);
+        }
+    }
+
     /// Stops and starts the daemon.
     pub fn restart(&mut self) {
         self.stop();

@@ -29,6 +29,10 @@ pub struct Figures {
     pub most_memory: u64,
     /// The limit of memory in bytes; 2^64 - 1 is none.
     pub memory_limit: u64,
+    /// Kills for want of memory, if they are counted.
+    pub kills: Option<u64>,
+    /// Periods of the CPU quota in which it was used up, if they are counted.
+    pub throttled: Option<u64>,
     /// Threads or processes.
     pub pids: u64,
     /// Bytes written to block devices.
@@ -107,6 +111,12 @@ impl Figures {
             memory: memory.usage,
             most_memory: memory.max,
             memory_limit: memory.limit,
+            kills: metrics.memory_oom_control.as_ref().map(|one| one.oom_kill),
+            throttled: metrics
+                .cpu
+                .throttling
+                .as_ref()
+                .map(|one| one.throttled_periods),
             pids: metrics.pids.current,
             written: metrics
                 .blkio
@@ -131,6 +141,8 @@ impl Figures {
             memory: memory.usage,
             most_memory: memory.max_usage,
             memory_limit: memory.usage_limit,
+            kills: metrics.memory_events.as_ref().map(|one| one.oom_kill),
+            throttled: metrics.cpu.as_ref().map(|one| one.nr_throttled),
             pids: metrics.pids.current,
             written: metrics.io.usage.iter().map(|device| device.wbytes).sum(),
             network: metrics

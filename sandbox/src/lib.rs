@@ -22,7 +22,7 @@ pub use children::{Children, Reaped, Status};
 pub use config::{Config, Deadlines, Network, Platform};
 pub use error::{Error, Result};
 pub use gvisor::exit::Exit;
-pub use gvisor::usage::{Bytes, Nanos, NetworkUsage, Usage};
+pub use gvisor::usage::{Bytes, Nanos, Usage};
 pub use gvisor::version::Version;
 pub use gvisor::{Created, Exec, Gvisor, Target};
 pub use launch::{Join, Launcher};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub struct Container {
     pub oom: Arc<Oom>,
     /// It was killed because it used more memory than its own limit.
     pub over_limit: AtomicBool,
+    /// How many kills for want of memory were told of it.
+    pub kills: AtomicU64,
     /// Its execs by id.
     pub execs: Mutex<HashMap<String, Arc<Exec>>>,
 }

@@ -1,7 +1,7 @@
 //! How a container comes to be, and how all of it goes away again.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -230,6 +230,7 @@ impl Making<'_> {
             devices: devices::Roots::default().given(&self.spec),
             oom,
             over_limit: AtomicBool::new(false),
+            kills: AtomicU64::new(0),
             execs: Mutex::default(),
         };
         if let Some(master) = created.console {

@@ -11,11 +11,12 @@ mod share;
 mod v1;
 mod v2;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cgroups::net::{self, Interface};
-use cgroups::stats::{MemoryStats, PidsStats, Stats, Usage};
+use cgroups::stats::{CpuStats, MemoryStats, PidsStats, Stats, Usage};
 use cgroups::{Cgroup, Limit};
 use nix::unistd::Pid;
 use protos::protobuf::well_known_types::any::Any;
@@ -95,17 +96,17 @@ impl Figures {
             // A scope goes with its last process.
             return Ok(last);
         }
-        self.keep(stats, network)
+        self.keep(stats, network, Instant::now())
     }
 
-    fn keep(&self, mut stats: Stats, network: Vec<Interface>) -> Result<Arc<Sample>> {
+    fn keep(&self, mut stats: Stats, network: Vec<Interface>, at: Instant) -> Result<Arc<Sample>> {
         let mut kept = lock(&self.last);
         let before = kept.as_ref().map(|last| &last.stats.memory);
         let memory = &mut stats.memory;
         own_maximum(&mut memory.memory, before.map(|before| &before.memory));
         own_maximum(&mut memory.swap, before.map(|before| &before.swap));
         let sample = Arc::new(Sample {
-            at: Instant::now(),
+            at,
             message: pack(&self.cgroup, &stats, &network)?,
             stats,
             network,
@@ -164,27 +165,29 @@ pub async fn refresh(container: &Container) -> Result<()> {
     };
     let cgroup = container.placement.cgroup().clone();
     let own = blocking(move || Ok(cgroup.stats())).await?;
-    let last = container.figures.last();
-    let patience = if last.is_some() {
+    let patience = if container.figures.last().is_some() {
         SHARE_PATIENCE / 5
     } else {
         SHARE_PATIENCE
     };
     let usage = container.sandbox.usage(&container.id);
-    match tokio::time::timeout(patience, usage).await {
+    let (mut stats, at) = match tokio::time::timeout(patience, usage).await {
         Ok(Ok(usage)) => {
             let stats = share(container, &own, &whole.stats, &usage);
-            container.figures.keep(stats, Vec::new())?;
+            (stats, Instant::now())
         }
-        // Without the sandbox's word only the limits are known; older figures
-        // are better than that.
         silent => {
             log::debug!("usage of {}: {silent:?}", container.id);
-            if last.is_none() {
-                container.figures.keep(own, Vec::new())?;
+            // Without the sandbox's word only the limits are known; older figures
+            // are better than that.
+            match container.figures.last() {
+                Some(last) => (last.stats.clone(), last.at),
+                None => (own, Instant::now()),
             }
         }
-    }
+    };
+    share::count_kills(&mut stats.memory, container.kills.load(Ordering::Relaxed));
+    container.figures.keep(stats, Vec::new(), at)?;
     Ok(())
 }
 
@@ -192,20 +195,24 @@ pub async fn refresh(container: &Container) -> Result<()> {
 /// answers in less than a millisecond.
 pub const SHARE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A container's share, where its own, empty cgroup has zeros.
+/// A container's share. Its own cgroup, which has no process in it, gives the
+/// limits, and what is nothing beyond doubt: no period of its quota was throttled,
+/// and the host's kernel holds no memory for it alone.
 fn share(container: &Container, own: &Stats, whole: &Stats, usage: &sandbox::Usage) -> Stats {
     let shares = &container.whole.shares;
-    let known = usage.cpu_of_each.get(&container.id);
-    let known = cgroups::Nanos(known.map_or(0, |nanos| nanos.0));
-    let cpu = shares.cpu(&container.id, known, whole.cpu.usage);
+    let cpu = shares.cpu(&container.id, cgroups::Nanos(usage.cpu.0), whole.cpu.usage);
     let memory = usage.memory.map(|bytes| {
         let (known, whole) = (cgroups::Bytes(bytes.0), whole.memory.memory.usage);
         shares.memory(&container.id, known, whole, Instant::now())
     });
     Stats {
-        cpu: cgroups::stats::CpuStats {
+        cpu: CpuStats {
             usage: Some(cpu),
-            ..Default::default()
+            user: None,
+            system: None,
+            per_cpu: Vec::new(),
+            pressure: None,
+            ..own.cpu
         },
         memory: MemoryStats {
             memory: Usage {
@@ -213,6 +220,15 @@ fn share(container: &Container, own: &Stats, whole: &Stats, usage: &sandbox::Usa
                 limit: own.memory.memory.limit,
                 ..Usage::default()
             },
+            swap: Usage {
+                usage: share::swap(memory, &whole.memory),
+                limit: own.memory.swap.limit,
+                ..Usage::default()
+            },
+            kernel: own.memory.kernel.clone(),
+            kernel_tcp: own.memory.kernel_tcp.clone(),
+            events: own.memory.events,
+            oom_control: own.memory.oom_control,
             ..MemoryStats::default()
         },
         pids: PidsStats {

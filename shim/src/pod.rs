@@ -19,7 +19,7 @@ use protos::protobuf::MessageField;
 use protos::protobuf::well_known_types::any::Any;
 use protos::task::CreateTaskRequest;
 use sandbox::children::Children;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::args::check_identifier;
 use crate::bundle::Role;
@@ -47,6 +47,8 @@ pub struct Pod {
     starting: Calls<u32>,
     killing: Calls<()>,
     deleting: Calls<(u32, Exit)>,
+    /// Changes when a container may have got another limit, or runs from now on.
+    limits: watch::Sender<()>,
     /// When the shim last had something to do.
     used: Mutex<Instant>,
     shutdown: Notify,
@@ -64,6 +66,7 @@ impl Pod {
             starting: Calls::default(),
             killing: Calls::default(),
             deleting: Calls::default(),
+            limits: watch::Sender::new(()),
             used: Mutex::new(Instant::now()),
             shutdown: Notify::new(),
         }
@@ -88,6 +91,11 @@ impl Pod {
             )
             .cloned()
             .collect()
+    }
+
+    /// Tells when a container may have got another limit, or runs from now on.
+    pub fn limits(&self) -> watch::Receiver<()> {
+        self.limits.subscribe()
     }
 
     /// The one reaper.
@@ -132,6 +140,7 @@ impl Pod {
         let pid = wire::pid(container.pid);
         self.containers()
             .insert(request.id.clone(), Arc::clone(&container));
+        self.limits.send_replace(());
         self.events.publish(Event::Create(TaskCreate {
             container_id: request.id,
             bundle: request.bundle,
@@ -206,6 +215,7 @@ impl Pod {
             ..TaskStart::default()
         }));
         container.life.become_state(State::Running)?;
+        self.limits.send_replace(());
         Ok(pid)
     }
 
@@ -385,9 +395,22 @@ impl Pod {
             follows.cpu &= update.cpu.quota.is_none();
             return Ok(());
         }
-        container.placement.update(update.clone()).await?;
-        limits::merge(&mut lock(&container.asked), &update);
-        self.follow_containers(&container).await
+        let before = {
+            let mut asked = lock(&container.asked);
+            let before = asked.clone();
+            limits::merge(&mut asked, &update);
+            before
+        };
+        // The sandbox first: a limit below what is used is refused there.
+        let updated = match self.follow_containers(&container).await {
+            Ok(()) => container.placement.update(update).await,
+            Err(error) => Err(error),
+        };
+        if updated.is_err() {
+            *lock(&container.asked) = before;
+        }
+        self.limits.send_replace(());
+        updated
     }
 
     /// Gives the sandbox of `member` the limits of its containers together,

@@ -17,6 +17,7 @@ use crate::events::{Event, metric};
 use crate::metrics::devices::Roots;
 use crate::metrics::{self, Moving, Sample};
 use crate::pod::Pod;
+use crate::process::State;
 use crate::wire;
 
 /// Publishes the container's figures at the configured interval until it ends.
@@ -90,47 +91,68 @@ fn publish_devices(pod: &Pod, container: &Container, sample: &Sample) {
 /// for that costs next to nothing; the sandbox is asked for a container when the
 /// pod has grown so much that the container may be near its limit. What is
 /// allocated and freed between two looks is not seen, and a container that
-/// allocates faster than that runs into the pod's limit.
+/// allocates faster than that runs into the pod's limit. While no container has a
+/// limit, nothing is done at all.
 pub async fn enforce_memory(pod: Arc<Pod>, root: Arc<Container>) {
     let gauge = Gauge::open(root.placement.cgroup());
     let mut looks: HashMap<String, Look> = HashMap::new();
+    let mut limits = pod.limits();
     loop {
-        let mut pause = FAR;
-        let members = pod.members(&root.id);
-        let whole = gauge.as_ref().and_then(Gauge::read);
+        limits.mark_unchanged();
+        let mut pause: Option<Duration> = None;
+        let mut members = pod.members(&root.id);
+        members.retain(|member| {
+            member.config.enforce_container_memory && !member.life.state().has_ended()
+        });
         looks.retain(|id, _| members.iter().any(|member| member.id == *id));
+        let whole = gauge.as_ref().and_then(Gauge::read);
         for member in members {
             let Some(limit) = member.memory_limit() else {
                 continue;
             };
-            if !member.config.enforce_container_memory || member.life.state().has_ended() {
-                continue;
-            }
-            let due = looks
-                .get(&member.id)
-                .is_none_or(|look| look.is_due(whole, limit));
-            if due {
-                let look = Look {
-                    at: Instant::now(),
-                    used: usage(&member).await,
-                    whole,
-                };
-                if let Some(used) = look.used
-                    && used > limit
-                {
-                    kill(&member, used, limit).await;
-                }
-                looks.insert(member.id.clone(), look);
-            }
-            if let Some(look) = looks.get(&member.id) {
-                pause = pause.min(look.pause(whole, limit));
-            }
+            let until_next = look_at(&member, limit, whole, &mut looks).await;
+            pause = Some(pause.map_or(until_next, |pause| pause.min(until_next)));
         }
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause.unwrap_or(FAR)), if pause.is_some() => {}
+            // The pod is there, so it is no error.
+            _ = limits.changed() => {}
             _ = root.life.wait() => return,
         }
     }
+}
+
+/// Looks at a container if it is time, and kills it if it is over its limit; until
+/// when it need not be looked at again.
+async fn look_at(
+    member: &Container,
+    limit: Bytes,
+    whole: Option<Bytes>,
+    looks: &mut HashMap<String, Look>,
+) -> Duration {
+    if !matches!(member.life.state(), State::Running) {
+        // What it uses is not known before it has started, and does not grow
+        // while it is paused.
+        return FAR;
+    }
+    if let Some(look) = looks.get(&member.id)
+        && !look.is_due(whole, limit)
+    {
+        return look.pause(whole, limit);
+    }
+    let look = Look {
+        at: Instant::now(),
+        used: usage(member).await,
+        whole,
+    };
+    if let Some(used) = look.used
+        && used > limit
+    {
+        kill(member, used, limit).await;
+    }
+    let pause = look.pause(whole, limit);
+    looks.insert(member.id.clone(), look);
+    pause
 }
 
 async fn kill(member: &Container, used: Bytes, limit: Bytes) {
@@ -192,26 +214,31 @@ struct Look {
 impl Look {
     /// Whether it is time for the next one: the pod has grown by half of what
     /// the container had left, or the look is old. The last is for growth that
-    /// others' shrinking hides.
+    /// others' shrinking hides, which is likelier where the pod's use has moved.
     fn is_due(&self, whole: Option<Bytes>, limit: Bytes) -> bool {
-        let left = limit.0.saturating_sub(self.used.map_or(0, |used| used.0));
-        let oldest = if left < limit.0 / 5 || whole.is_none() {
+        let left = self.left(limit);
+        let oldest = if left >= limit.0 / 5 {
+            OLDEST
+        } else if self.has_moved(whole) {
             OLDEST_NEAR
         } else {
-            OLDEST
+            OLDEST_STILL
         };
         self.at.elapsed() >= oldest || (self.used.is_some() && self.grown(whole) > left / 2)
     }
 
-    /// Until the pod's use is read again: sooner while it grows.
+    /// Until the pod's use is read again: as long as the fastest growth needs to
+    /// make a look due.
     fn pause(&self, whole: Option<Bytes>, limit: Bytes) -> Duration {
-        let Some(used) = self.used else { return FAR };
-        let left = limit.0.saturating_sub(used.0);
-        if left < limit.0 / 5 || self.grown(whole) > left / 8 {
-            NEAR
-        } else {
-            NEARER
+        if self.used.is_none() {
+            return FAR;
         }
+        let room = (self.left(limit) / 2).saturating_sub(self.grown(whole));
+        Duration::from_millis(room / GROWTH).clamp(NEAR, FAR)
+    }
+
+    fn left(&self, limit: Bytes) -> u64 {
+        limit.0.saturating_sub(self.used.map_or(0, |used| used.0))
     }
 
     fn grown(&self, whole: Option<Bytes>) -> u64 {
@@ -220,15 +247,30 @@ impl Look {
             _ => 0,
         }
     }
+
+    fn has_moved(&self, whole: Option<Bytes>) -> bool {
+        match (whole, self.whole) {
+            (Some(now), Some(then)) => now.0.abs_diff(then.0) > STILL,
+            _ => true,
+        }
+    }
 }
 
+/// The fastest growth that is reckoned with, in bytes a millisecond: 1 GB/s.
+const GROWTH: u64 = 1_000_000;
+
+/// The longest and the shortest pause.
 const FAR: Duration = Duration::from_millis(200);
-const NEARER: Duration = Duration::from_millis(50);
 const NEAR: Duration = Duration::from_millis(10);
 
-/// How old a look may become.
+/// How old a look may become: far from the limit, near it, and near it while the
+/// pod's use stands still.
 const OLDEST: Duration = Duration::from_secs(3);
 const OLDEST_NEAR: Duration = Duration::from_millis(200);
+const OLDEST_STILL: Duration = Duration::from_secs(1);
+
+/// The pod's use stands still if it moves by no more bytes than this.
+const STILL: u64 = 1 << 20;
 
 /// A part of the interval that depends on the id alone.
 fn jitter(id: &str, interval: Duration) -> Duration {
@@ -251,18 +293,18 @@ mod tests {
     fn looks_follow_the_growth_of_the_pod() {
         let mib = |n: u64| Bytes(n << 20);
         for (used, whole, due, pause) in [
-            (Some(0), Some(50), false, NEARER),
-            (Some(0), Some(60), false, NEARER),
-            (Some(0), Some(70), false, NEAR),
-            (Some(0), Some(101), true, NEAR),
-            (Some(79), Some(50), false, NEARER),
-            (Some(90), Some(50), false, NEAR),
-            (Some(90), Some(56), true, NEAR),
-            (Some(90), Some(40), false, NEAR),
-            (Some(110), Some(50), false, NEAR),
-            (Some(110), Some(51), true, NEAR),
-            (None, Some(500), false, FAR),
-            (Some(0), None, false, NEARER),
+            (Some(0), Some(50), false, 52),
+            (Some(0), Some(60), false, 41),
+            (Some(0), Some(90), false, 10),
+            (Some(0), Some(101), true, 10),
+            (Some(79), Some(50), false, 11),
+            (Some(90), Some(50), false, 10),
+            (Some(90), Some(56), true, 10),
+            (Some(90), Some(40), false, 10),
+            (Some(110), Some(50), false, 10),
+            (Some(110), Some(51), true, 10),
+            (None, Some(500), false, 200),
+            (Some(0), None, false, 52),
         ] {
             let look = Look {
                 at: Instant::now(),
@@ -271,7 +313,32 @@ mod tests {
             };
             let (whole, limit) = (whole.map(mib), mib(100));
             assert_eq!(look.is_due(whole, limit), due, "{used:?} of {whole:?}");
+            let pause = Duration::from_millis(pause);
             assert_eq!(look.pause(whole, limit), pause, "{used:?} of {whole:?}");
+        }
+        let far = Look {
+            at: Instant::now(),
+            used: Some(mib(10)),
+            whole: Some(mib(50)),
+        };
+        assert_eq!(far.pause(Some(mib(50)), mib(4096)), FAR);
+    }
+
+    #[test]
+    fn near_the_limit_looks_are_old_sooner_where_the_pod_moves() {
+        let mib = |n: u64| Bytes(n << 20);
+        let look = Look {
+            at: Instant::now().checked_sub(OLDEST_NEAR).unwrap(),
+            used: Some(mib(90)),
+            whole: Some(mib(95)),
+        };
+        for (whole, due) in [
+            (Some(95), false),
+            (Some(96), false),
+            (Some(93), true),
+            (None, true),
+        ] {
+            assert_eq!(look.is_due(whole.map(mib), mib(100)), due, "{whole:?}");
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::children::{Children, Reaped, Status};
 use crate::config::{Config, Setup};
 use crate::error::{Error, Result};
-use crate::launch::{self, Launcher};
+use crate::launch::{self, Join, Launcher};
 use crate::stdio::null;
 
 /// How much of a log or of standard error is read for the cause of a failure.
@@ -102,16 +102,32 @@ impl Runsc {
     /// it opens its log, and its standard error may have been a container's.
     async fn have_flags_judged(&self, mut flags: Vec<OsString>, stderr: &Path) -> Result<()> {
         flags.push("help".into());
-        let mut command = self.launcher.command(stderr, &self.config.runsc, flags);
-        self.attach(&mut command, None, stderr)?;
-        let ended = self
-            .run_to_end(command, self.config.deadlines.probe)
-            .await?;
-        if ended.is_none_or(|reaped| reaped.status == Status::Exited(0)) {
-            // It is not the flags.
-            discard(stderr);
+        if self.ask(flags, stderr).await? != Some(Status::Exited(0)) {
+            return Ok(());
         }
+        // It is not the flags.
+        discard(stderr);
         Ok(())
+    }
+
+    /// Has runsc answer about itself on standard error, which `answer` becomes.
+    /// None if it did not end in time.
+    ///
+    /// It is asked where the shim itself is: that is a question about the program,
+    /// no work for the pod, and a scope would end with its first process.
+    pub(super) async fn ask(&self, args: Vec<OsString>, answer: &Path) -> Result<Option<Status>> {
+        // Only so that it dies with us.
+        let nowhere = Launcher {
+            exe: self.launcher.exe.clone(),
+            join: Vec::new(),
+            mode: Join::Enter,
+        };
+        let mut command = nowhere.command(answer, &self.config.runsc, args);
+        self.attach(&mut command, None, answer)?;
+        let spawned = self.children.spawn(&mut command);
+        let pid = spawned.map_err(Error::io("start the launcher", &nowhere.exe))?;
+        let ended = self.wait_for(pid, self.config.deadlines.probe).await;
+        Ok(ended.map(|reaped| reaped.status))
     }
 
     /// Runs the command; None if it had to be killed at the deadline.
@@ -125,20 +141,18 @@ impl Runsc {
         drop(command);
         let pid = spawned.map_err(Error::io("start the launcher", &self.launcher.exe))?;
         self.launcher.started(pid);
-        match timeout(deadline, self.children.wait(pid)).await {
-            Ok(reaped) => Ok(Some(reaped)),
-            Err(_) => {
-                self.end(pid).await;
-                Ok(None)
-            }
-        }
+        Ok(self.wait_for(pid, deadline).await)
     }
 
-    /// Kills a child and reaps it.
-    async fn end(&self, pid: Pid) {
+    /// Waits for the end of a child; None if it had to be killed at the deadline.
+    async fn wait_for(&self, pid: Pid, deadline: Duration) -> Option<Reaped> {
+        if let Ok(reaped) = timeout(deadline, self.children.wait(pid)).await {
+            return Some(reaped);
+        }
         // It is our child and not reaped, so the pid is still its own.
         let _ = kill(pid, Signal::SIGKILL);
         self.children.wait(pid).await;
+        None
     }
 
     fn attach(

@@ -1,32 +1,16 @@
 //! Which flags this runsc knows: an unknown one would make every command fail.
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::path::Path;
-use std::process::Command;
 
 use super::command::{Runsc, read_start};
 use crate::error::{Error, Result};
-use crate::stdio::null;
 
 impl Runsc {
-    /// Whether runsc lists the flag `name`; a runsc that lists none has none.
-    ///
-    /// It is asked where the shim itself is: that is a question about the program,
-    /// not yet work for the pod, and a scope would end with its first process.
+    /// Whether runsc lists the flag `name`; a runsc that lists none has none, and
+    /// one that cannot even be asked says why when it is to create a sandbox.
     pub(super) async fn knows(&self, name: &str, dir: &Path) -> Result<bool> {
         let list = dir.join("flags");
-        let mut command = Command::new(&self.config.runsc);
-        let file = File::create(&list).map_err(Error::io("create", &list))?;
-        let open = || null().map_err(Error::io("open", "/dev/null"));
-        command
-            .arg(OsStr::new("flags"))
-            .stdin(open()?)
-            .stdout(open()?)
-            .stderr(file);
-        // One that does not answer is not fit to create a sandbox, which will say so.
-        self.run_to_end(command, self.config.deadlines.probe)
-            .await?;
+        self.ask(vec!["flags".into()], &list).await?;
         let text = read_start(&list);
         std::fs::remove_file(&list).map_err(Error::io("remove", &list))?;
         Ok(lists(&text, name))

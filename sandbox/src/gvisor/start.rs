@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::Gvisor;
 use super::exit::{Exit, wait_status};
+use super::state;
 use super::table::Phase;
 use crate::cleanup;
 use crate::error::{Error, Result};
@@ -65,6 +66,9 @@ impl Gvisor {
     }
 
     fn end_start(&self, id: &str, result: Result<()>) -> Result<()> {
+        if result.is_ok() {
+            self.adopt_gofer(id);
+        }
         let mut table = self.table.lock();
         let container = table.container(id)?;
         if result.is_err() {
@@ -88,5 +92,29 @@ impl Gvisor {
             });
         }
         Ok(())
+    }
+
+    /// Learns of the gofer that runsc has left to us, and forgets it at its end:
+    /// its time counts for the container. Without it that is only less exact.
+    fn adopt_gofer(&self, id: &str) {
+        let root = self.runsc.config.sandbox_root(self.id());
+        let gofer = match state::load(&root, self.id(), id) {
+            Ok(state) => state.and_then(|state| state.gofer),
+            Err(error) => return log::debug!("the gofer of {id}: {error}"),
+        };
+        let Some(pid) = gofer else { return };
+        if let Ok(container) = self.table.lock().container(id) {
+            container.gofer = gofer;
+        }
+        let (children, table) = (self.runsc.children.clone(), self.table.clone());
+        let id = id.to_owned();
+        tokio::spawn(async move {
+            children.wait(pid).await;
+            if let Ok(container) = table.lock().container(&id)
+                && container.gofer == Some(pid)
+            {
+                container.gofer = None;
+            }
+        });
     }
 }

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 pub(crate) struct State {
     /// The sentry; the same for every container of a sandbox. None: not running.
     pub(crate) sentry: Option<Pid>,
+    /// The container's own process for its files. None: it has ended.
+    pub(crate) gofer: Option<Pid>,
     /// Where the sentry listens.
     pub(crate) address: Address,
     /// As whom the sentry runs; it must own the streams given to it.
@@ -47,6 +49,7 @@ fn parse(text: &[u8], sandbox_id: &str) -> serde_json::Result<State> {
     };
     Ok(State {
         sentry: (sandbox.pid > 0).then(|| Pid::from_raw(sandbox.pid)),
+        gofer: (raw.gofer_pid > 0).then(|| Pid::from_raw(raw.gofer_pid)),
         address,
         uid: sandbox.uid,
         gid: sandbox.gid,
@@ -54,7 +57,10 @@ fn parse(text: &[u8], sandbox_id: &str) -> serde_json::Result<State> {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Raw {
+    #[serde(default)]
+    gofer_pid: i32,
     /// Null once the sandbox was destroyed.
     sandbox: Option<RawSandbox>,
 }
@@ -82,6 +88,7 @@ mod tests {
             "gid":2,"controlSocketPath":"/r/runsc-s.sock","restored":false}}"#;
         let state = parse(current, "s").unwrap();
         assert_eq!(state.sentry, Some(Pid::from_raw(16453)));
+        assert_eq!(state.gofer, Some(Pid::from_raw(16449)));
         assert_eq!(state.address, Address::File("/r/runsc-s.sock".into()));
         assert_eq!((state.uid, state.gid), (1, 2));
 
@@ -98,7 +105,7 @@ mod tests {
     #[test]
     fn a_destroyed_sandbox_has_no_sentry() {
         let state = parse(br#"{"id":"c","goferPid":-1,"sandbox":null}"#, "s").unwrap();
-        assert_eq!(state.sentry, None);
+        assert_eq!((state.sentry, state.gofer), (None, None));
     }
 
     const SAMPLE: &[u8] = br#"{"id":"c","goferPid":16449,"sandbox":{"id":"s","pid":16453,"uid":1,

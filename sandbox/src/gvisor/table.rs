@@ -57,6 +57,8 @@ pub(crate) struct Container {
     pub(crate) stdio: Option<Stdio>,
     pub(crate) capabilities: Option<LinuxCapabilities>,
     pub(crate) mounts_cgroups: bool,
+    /// While it lives.
+    pub(crate) gofer: Option<Pid>,
     /// Whether runsc must be asked to delete it, for it runs hooks then.
     pub(crate) has_stop_hooks: bool,
     exit: watch::Sender<Option<Exit>>,
@@ -80,6 +82,7 @@ impl Container {
             stdio: None,
             capabilities: None,
             mounts_cgroups: false,
+            gofer: None,
             has_stop_hooks: false,
             exit: watch::Sender::new(None),
         }

@@ -1,8 +1,10 @@
-//! What the sentry counts of its containers.
+//! What a container uses, as the sentry and its gofer tell.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::{Gvisor, Nothing, gone};
@@ -16,7 +18,7 @@ pub struct Nanos(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
-/// What one container uses, as far as the sentry knows it. What is not known is absent.
+/// What one container uses. What is not known is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processes in the container. Runsc of 2022 counts only the sandbox as a whole.
@@ -24,34 +26,9 @@ pub struct Usage {
     /// Memory of the container. Known if it is alone in the sandbox, or sees a
     /// cgroup file system (then the sentry counts by container).
     pub memory: Option<Bytes>,
-    /// CPU time of each container of the sandbox, in steps of 10 ms. A container's
-    /// never falls, and the entry vanishes when the container ends.
-    pub cpu_of_each: BTreeMap<String, Nanos>,
-    /// The interfaces of the sandbox's own network stack; empty on the host's.
-    pub network: Vec<NetworkUsage>,
-}
-
-/// Traffic of one interface of the sandbox since its start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NetworkUsage {
-    /// The interface.
-    pub name: String,
-    /// Received.
-    pub rx_bytes: Bytes,
-    /// Received packets.
-    pub rx_packets: u64,
-    /// Receive errors.
-    pub rx_errors: u64,
-    /// Received and dropped packets.
-    pub rx_dropped: u64,
-    /// Sent.
-    pub tx_bytes: Bytes,
-    /// Sent packets.
-    pub tx_packets: u64,
-    /// Send errors.
-    pub tx_errors: u64,
-    /// Packets dropped instead of sent.
-    pub tx_dropped: u64,
+    /// CPU time: of its processes, which the sentry counts in steps of 10 ms, and
+    /// of its gofer, which the kernel counts and which works for nobody else.
+    pub cpu: Nanos,
 }
 
 impl Gvisor {
@@ -62,10 +39,12 @@ impl Gvisor {
     pub async fn usage(&self, id: &str) -> Result<Usage> {
         const METHOD: &str = "containerManager.Event";
         let sentry = self.sentry_of_running(id)?;
-        let memory_known = {
+        let (memory_known, gofer) = {
             let mut table = self.table.lock();
             let alone = table.containers.len() == 1;
-            !sentry.old && table.container(id)?.mounts_cgroups || alone
+            let container = table.container(id)?;
+            let known = !sentry.old && container.mounts_cgroups || alone;
+            (known, container.gofer)
         };
         let event: Event = if self.plain_event.load(Ordering::Relaxed) {
             self.ask(&sentry, METHOD, &Nothing {}).await
@@ -79,53 +58,47 @@ impl Gvisor {
             }
         }
         .map_err(gone(id))?;
-        Ok(Usage::of(
-            event,
-            memory_known,
-            !self.plain_event.load(Ordering::Relaxed),
-        ))
+        let pids_known = !self.plain_event.load(Ordering::Relaxed);
+        let mut usage = event.of(id, memory_known, pids_known);
+        usage.cpu.0 = usage
+            .cpu
+            .0
+            .saturating_add(gofer.map_or(0, |pid| cpu_time(pid).0));
+        Ok(usage)
     }
 }
 
-impl Usage {
-    /// What an answer says; `by_container` if memory and pids in it are the container's.
-    pub(crate) fn of(event: Event, memory_known: bool, pids_known: bool) -> Self {
-        let data = event.event.data;
-        Self {
-            pids: pids_known.then_some(data.pids.current),
-            memory: memory_known.then_some(Bytes(data.memory.usage.usage)),
-            cpu_of_each: event
-                .container_usage
-                .into_iter()
-                .map(|(id, nanos)| (id, Nanos(nanos)))
-                .collect(),
-            network: data
-                .network_interfaces
-                .unwrap_or_default()
-                .into_iter()
-                .map(|interface| NetworkUsage {
-                    name: interface.name,
-                    rx_bytes: Bytes(interface.rx_bytes),
-                    rx_packets: interface.rx_packets,
-                    rx_errors: interface.rx_errors,
-                    rx_dropped: interface.rx_dropped,
-                    tx_bytes: Bytes(interface.tx_bytes),
-                    tx_packets: interface.tx_packets,
-                    tx_errors: interface.tx_errors,
-                    tx_dropped: interface.tx_dropped,
-                })
-                .collect(),
-        }
-    }
+/// CPU time of a process with all its threads; zero if it is no more.
+fn cpu_time(pid: Pid) -> Nanos {
+    let time = clock_getcpuclockid(pid).and_then(clock_gettime);
+    Nanos(time.map_or(0, |time| {
+        let nanos = time.tv_sec().saturating_mul(1_000_000_000) + time.tv_nsec();
+        u64::try_from(nanos).unwrap_or(0)
+    }))
 }
 
 /// The answer of `containerManager.Event`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Event {
+struct Event {
     event: Inner,
+    /// CPU time in ns, in steps of 10 ms. A container's never falls, and its entry
+    /// vanishes when it ends.
     #[serde(default)]
     container_usage: BTreeMap<String, u64>,
+}
+
+impl Event {
+    /// What it says of the container; memory and pids in it are the container's,
+    /// if they are known at all.
+    fn of(self, id: &str, memory_known: bool, pids_known: bool) -> Usage {
+        let data = self.event.data;
+        Usage {
+            pids: pids_known.then_some(data.pids.current),
+            memory: memory_known.then_some(Bytes(data.memory.usage.usage)),
+            cpu: Nanos(self.container_usage.get(id).copied().unwrap_or(0)),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,8 +112,6 @@ struct Data {
     memory: Memory,
     #[serde(default)]
     pids: Pids,
-    #[serde(default)]
-    network_interfaces: Option<Vec<Interface>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -162,21 +133,6 @@ struct Pids {
     current: u64,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-#[derive(Default)]
-struct Interface {
-    name: String,
-    rx_bytes: u64,
-    rx_packets: u64,
-    rx_errors: u64,
-    rx_dropped: u64,
-    tx_bytes: u64,
-    tx_packets: u64,
-    tx_errors: u64,
-    tx_dropped: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -190,22 +146,18 @@ mod tests {
         "pids":{"current":2},"network_interfaces":[{"Name":"eth0","RxBytes":7,"TxDropped":1}]}},
         "containerUsage":{"c":20000000,"p":0}}"#;
 
+    fn read(answer: &str, known: bool) -> Usage {
+        let event: Event = serde_json::from_str(answer).unwrap();
+        event.of("c", known, known)
+    }
+
     #[test]
     fn an_answer_is_read_as_far_as_it_can_be_trusted() {
-        let usage = Usage::of(serde_json::from_str(ANSWER).unwrap(), true, true);
+        let usage = read(ANSWER, true);
         assert_eq!((usage.memory, usage.pids), (Some(Bytes(4096)), Some(2)));
-        let cpu = [
-            ("c".to_owned(), Nanos(20_000_000)),
-            ("p".to_owned(), Nanos(0)),
-        ];
-        assert_eq!(usage.cpu_of_each, BTreeMap::from(cpu));
-        let eth0 = &usage.network[0];
-        assert_eq!(
-            (eth0.name.as_str(), eth0.rx_bytes, eth0.tx_dropped),
-            ("eth0", Bytes(7), 1)
-        );
+        assert_eq!(usage.cpu, Nanos(20_000_000));
 
-        let usage = Usage::of(serde_json::from_str(ANSWER).unwrap(), false, false);
+        let usage = read(ANSWER, false);
         assert_eq!((usage.memory, usage.pids), (None, None), "absent, not zero");
     }
 
@@ -213,16 +165,23 @@ mod tests {
     fn an_idle_container_of_the_old_version_is_read() {
         let old = r#"{"event":{"type":"stats","id":"c","data":{"cpu":{"usage":{}},
             "memory":{"usage":{"limit":0,"failcnt":0}},"pids":{}}},"containerUsage":{}}"#;
-        let usage = Usage::of(serde_json::from_str(old).unwrap(), true, true);
+        let usage = read(old, true);
         assert_eq!((usage.memory, usage.pids), (Some(Bytes(0)), Some(0)));
-        assert!(usage.network.is_empty());
+    }
+
+    #[test]
+    fn a_process_has_its_time_and_one_that_is_no_more_has_none() {
+        let (own, before) = (Pid::this(), cpu_time(Pid::this()));
+        while cpu_time(own) < Nanos(before.0 + 1_000_000) {}
+        assert!(cpu_time(own).0 < 3_600_000_000_000, "{:?}", cpu_time(own));
+        assert_eq!(cpu_time(Pid::from_raw(1 << 23)), Nanos(0));
     }
 
     proptest! {
         #[test]
         fn any_answer_is_usage_or_refused(bytes in damaged(ANSWER.as_bytes()), known: bool) {
-            if let Ok(event) = serde_json::from_slice(&bytes) {
-                let usage = Usage::of(event, known, known);
+            if let Ok(event) = serde_json::from_slice::<Event>(&bytes) {
+                let usage = event.of("c", known, known);
                 prop_assert_eq!(usage.memory.is_some(), known);
             }
         }

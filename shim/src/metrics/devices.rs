@@ -1,17 +1,17 @@
 //! The devices that a container was given, and what is known of their use.
 
+mod cdi;
+mod statistics;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cgroups::net::Interface;
 use cgroups::stats::HugePages;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Spec};
 use protos::own::device::Statistics;
-use protos::own::{
-    BlockStatistics, Device, DeviceGroup, Devices, HugePageStatistics, NetworkStatistics,
-};
-use serde::Deserialize;
+use protos::own::{Device, DeviceGroup, Devices};
 
 /// Devices given under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,40 @@ pub struct Group {
     vendor: String,
     name: String,
     nodes: Vec<Node>,
+}
+
+impl Group {
+    /// A device of CDI, with those of its nodes that the container has.
+    fn of_cdi(device: &cdi::Device, nodes: &[Node]) -> Self {
+        let mut found: Vec<_> = nodes
+            .iter()
+            .filter(|node| device.nodes.contains(&node.path))
+            .cloned()
+            .collect();
+        if found.is_empty() {
+            found.push(Node {
+                path: format!("{}/{}={}", device.vendor, device.class, device.name),
+                number: None,
+            });
+        }
+        Self {
+            kind: device.class.clone(),
+            vendor: device.vendor.clone(),
+            name: device.name.clone(),
+            nodes: found,
+        }
+    }
+}
+
+/// The device of CDI that a node belongs to: of those that list it, and all of
+/// whose nodes the container has, the one with the fewest. (A device `all` lists
+/// those of every other.)
+fn whose<'a>(node: &Node, nodes: &[Node], known: &'a [cdi::Device]) -> Option<&'a cdi::Device> {
+    let has = |path: &String| nodes.iter().any(|node| node.path == *path);
+    known
+        .iter()
+        .filter(|device| device.nodes.contains(&node.path) && device.nodes.iter().all(has))
+        .min_by_key(|device| device.nodes.len())
 }
 
 /// A device node; without a number for a CDI device that no specification
@@ -54,55 +88,43 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// The devices of a spec: first the groups that CDI annotations name, with
-    /// the nodes that their specifications list, then every other node of
-    /// `linux.devices` by itself.
+    /// The devices of a spec: first the groups that CDI annotations name, then
+    /// those whose nodes it has as CDI's specifications list them (containerd puts
+    /// devices into the spec without a word of where they come from), then every
+    /// other node of `linux.devices` by itself.
     pub fn given(&self, spec: &Spec) -> Vec<Group> {
         let listed = spec
             .linux()
             .as_ref()
             .and_then(|linux| linux.devices().as_ref());
         let nodes: Vec<Node> = listed.into_iter().flatten().filter_map(node).collect();
-        let mut groups = Vec::new();
-        for name in cdi_names(spec) {
-            let Some((kind, device)) = name.split_once('=') else {
-                continue;
-            };
-            let (vendor, class) = kind.split_once('/').unwrap_or(("", kind));
-            let paths = self.cdi_paths(kind, device);
-            let mut found: Vec<_> = nodes
-                .iter()
-                .filter(|node| paths.contains(&node.path))
-                .cloned()
-                .collect();
-            if found.is_empty() {
-                found.push(Node {
-                    path: name.clone(),
-                    number: None,
-                });
-            }
-            groups.push(Group {
-                kind: class.to_owned(),
-                vendor: vendor.to_owned(),
-                name: device.to_owned(),
-                nodes: found,
-            });
-        }
-        for node in nodes {
-            if groups.iter().any(|group| group.nodes.contains(&node)) {
+        let known = cdi::known(&self.cdi);
+        let mut groups: Vec<Group> = cdi::annotated(spec, &known)
+            .iter()
+            .map(|device| Group::of_cdi(device, &nodes))
+            .collect();
+        for node in &nodes {
+            if groups.iter().any(|group| group.nodes.contains(node)) {
                 continue;
             }
-            let Some(number) = node.number else { continue };
-            groups.push(Group {
-                kind: if number.block { "block" } else { "char" }.to_owned(),
-                vendor: self.about(number, "vendor").unwrap_or_default(),
-                name: self
-                    .about(number, "model")
-                    .unwrap_or_else(|| node.path.clone()),
-                nodes: vec![node],
+            groups.push(match whose(node, &nodes, &known) {
+                Some(device) => Group::of_cdi(device, &nodes),
+                None => self.alone(node),
             });
         }
         groups
+    }
+
+    /// A node that nothing is known of but what sysfs says.
+    fn alone(&self, node: &Node) -> Group {
+        let about = |what| self.about(node.number?, what);
+        let block = node.number.is_some_and(|number| number.block);
+        Group {
+            kind: if block { "block" } else { "char" }.to_owned(),
+            vendor: about("vendor").unwrap_or_default(),
+            name: about("model").unwrap_or_else(|| node.path.clone()),
+            nodes: vec![node.clone()],
+        }
     }
 
     /// Looks up what is known now of `groups`, and of what the pod has besides;
@@ -136,8 +158,17 @@ impl Roots {
             }
         }
         let of_pod = [
-            ("network", network.iter().map(interface).collect::<Vec<_>>()),
-            ("hugetlb", hugetlb.iter().map(huge_pages).collect()),
+            (
+                "network",
+                network
+                    .iter()
+                    .map(statistics::interface)
+                    .collect::<Vec<_>>(),
+            ),
+            (
+                "hugetlb",
+                hugetlb.iter().map(statistics::huge_pages).collect(),
+            ),
         ];
         for (kind, instances) in of_pod {
             if !instances.is_empty() {
@@ -155,8 +186,8 @@ impl Roots {
     fn device(&self, node: &Node) -> Device {
         let statistics = match node.number {
             None => Err(
-                "no specification in JSON under /etc/cdi or /var/run/cdi lists a device \
-                         node of it that the container has"
+                "no specification under /etc/cdi or /var/run/cdi lists a device node of it \
+                 that the container has"
                     .to_owned(),
             ),
             Some(number) if !number.block => {
@@ -165,7 +196,7 @@ impl Roots {
             Some(number) => {
                 let path = self.directory(number).join("stat");
                 match fs::read_to_string(&path) {
-                    Ok(text) => block(&text)
+                    Ok(text) => statistics::block(&text)
                         .ok_or_else(|| format!("{} has an unknown form", path.display())),
                     Err(error) => Err(format!("{}: {error}", path.display())),
                 }
@@ -204,26 +235,6 @@ impl Roots {
             .map(|text| text.trim().to_owned())
             .filter(|text| !text.is_empty())
     }
-
-    /// The nodes that CDI's specifications list for a device, as the container
-    /// sees them.
-    fn cdi_paths(&self, kind: &str, device: &str) -> Vec<String> {
-        let files = self
-            .cdi
-            .iter()
-            .filter_map(|directory| fs::read_dir(directory).ok());
-        files
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.path().extension().is_some_and(|end| end == "json"))
-            .filter_map(|entry| read_cdi(&entry.path()))
-            .filter(|specification| specification.kind == kind)
-            .flat_map(|specification| specification.devices)
-            .filter(|found| found.name == device)
-            .flat_map(|found| found.container_edits.device_nodes)
-            .map(|node| node.path)
-            .collect()
-    }
 }
 
 fn node(device: &LinuxDevice) -> Option<Node> {
@@ -242,133 +253,9 @@ fn node(device: &LinuxDevice) -> Option<Node> {
     })
 }
 
-/// The qualified names, `vendor/class=device`, in the annotations whose keys
-/// begin with `cdi.k8s.io/` (CDI, "Annotations"); in the order of the keys.
-fn cdi_names(spec: &Spec) -> Vec<String> {
-    let mut annotations: Vec<_> = spec
-        .annotations()
-        .iter()
-        .flatten()
-        .filter(|(key, _)| key.starts_with("cdi.k8s.io/"))
-        .collect();
-    annotations.sort();
-    annotations
-        .iter()
-        .flat_map(|(_, names)| names.split(','))
-        .map(|name| name.trim().to_owned())
-        .collect()
-}
-
-/// A CDI specification, as far as it is looked at.
-#[derive(Debug, Deserialize)]
-struct Cdi {
-    kind: String,
-    #[serde(default)]
-    devices: Vec<CdiDevice>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CdiDevice {
-    name: String,
-    #[serde(default)]
-    container_edits: CdiEdits,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CdiEdits {
-    #[serde(default)]
-    device_nodes: Vec<CdiNode>,
-}
-
-#[derive(Debug, Deserialize)]
-struct CdiNode {
-    path: String,
-}
-
-fn read_cdi(path: &Path) -> Option<Cdi> {
-    let text = fs::read_to_string(path).ok()?;
-    match serde_json::from_str(&text) {
-        Ok(specification) => Some(specification),
-        Err(error) => {
-            log::debug!("CDI specification {}: {error}", path.display());
-            None
-        }
-    }
-}
-
-/// The text of a block device's `stat`; see the kernel's
-/// Documentation/block/stat.rst. Its sectors have 512 bytes on every device.
-fn block(text: &str) -> Option<BlockStatistics> {
-    let fields: Vec<u64> = text
-        .split_whitespace()
-        .map(|field| field.parse().ok())
-        .collect::<Option<_>>()?;
-    let [
-        reads,
-        _,
-        read_sectors,
-        read_milliseconds,
-        writes,
-        _,
-        written_sectors,
-        write_milliseconds,
-        in_flight,
-        busy_milliseconds,
-        ..,
-    ] = fields[..]
-    else {
-        return None;
-    };
-    Some(BlockStatistics {
-        reads,
-        writes,
-        read_bytes: read_sectors.saturating_mul(512),
-        written_bytes: written_sectors.saturating_mul(512),
-        read_milliseconds,
-        write_milliseconds,
-        in_flight,
-        busy_milliseconds,
-        ..BlockStatistics::default()
-    })
-}
-
-fn interface(interface: &Interface) -> Device {
-    Device {
-        id: interface.name.clone(),
-        statistics: Some(Statistics::Network(NetworkStatistics {
-            received_bytes: interface.rx_bytes,
-            received_packets: interface.rx_packets,
-            receive_errors: interface.rx_errors,
-            receive_dropped: interface.rx_dropped,
-            sent_bytes: interface.tx_bytes,
-            sent_packets: interface.tx_packets,
-            send_errors: interface.tx_errors,
-            send_dropped: interface.tx_dropped,
-            ..NetworkStatistics::default()
-        })),
-        ..Device::default()
-    }
-}
-
-fn huge_pages(pages: &HugePages) -> Device {
-    Device {
-        id: pages.size.clone(),
-        statistics: Some(Statistics::HugePages(HugePageStatistics {
-            usage: pages.usage.map_or(0, |usage| usage.0),
-            most: pages.max_usage.map_or(0, |most| most.0),
-            limit: pages.limit.map_or(u64::MAX, |limit| limit.or_max()),
-            failures: pages.failcnt.unwrap_or(0),
-            ..HugePageStatistics::default()
-        })),
-        ..Device::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::path::Path;
 
     use super::*;
 
@@ -382,6 +269,7 @@ mod tests {
         let cdi = directory.join("cdi");
         fs::create_dir(&cdi).unwrap();
         let text = r#"{"cdiVersion":"0.6.0","kind":"acme.com/gpu","devices":[
+            {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/gpu0"},{"path":"/dev/sda"},{"path":"/dev/gpu1"}]}},
             {"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/gpu0"},{"path":"/dev/sda"}]}},
             {"name":"1","containerEdits":{"deviceNodes":[{"path":"/dev/gpu1"}]}}]}"#;
         fs::write(cdi.join("acme.json"), text).unwrap();
@@ -401,6 +289,7 @@ mod tests {
 
     const SDA: &str = r#"{"path":"/dev/sda","type":"b","major":8,"minor":0}"#;
     const GPU0: &str = r#"{"path":"/dev/gpu0","type":"c","major":195,"minor":0}"#;
+    const GPU1: &str = r#"{"path":"/dev/gpu1","type":"c","major":195,"minor":1}"#;
     const FUSE: &str = r#"{"path":"/dev/fuse","type":"c","major":10,"minor":229}"#;
     const GONE: &str = r#"{"path":"/dev/sdz","type":"b","major":8,"minor":255}"#;
 
@@ -454,6 +343,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_without_an_annotation_is_found_by_its_nodes() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = roots(directory.path());
+        let told = |devices: &[&str]| -> Vec<String> {
+            roots
+                .given(&spec("", &devices.join(",")))
+                .iter()
+                .map(|group| format!("{} {} {}", group.vendor, group.kind, group.name))
+                .collect()
+        };
+        assert_eq!(told(&[GPU0, SDA]), ["acme.com gpu 0"]);
+        assert_eq!(
+            told(&[GPU1, GPU0, SDA]),
+            ["acme.com gpu 1", "acme.com gpu 0"]
+        );
+        // A part of a device is not the device.
+        assert_eq!(told(&[GPU0]), [" char /dev/gpu0"]);
+    }
+
+    #[test]
     fn a_disk_alone_is_named_by_sysfs() {
         let directory = tempfile::tempdir().unwrap();
         let roots = roots(directory.path());
@@ -497,12 +406,5 @@ mod tests {
         );
         let pages = hugetlb.instances[0].huge_pages();
         assert_eq!((pages.usage, pages.limit), (4096, u64::MAX));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_of_stat_is_read(text in "[0-9 a\n]{0,80}") {
-            let _ = block(&text);
-        }
     }
 }

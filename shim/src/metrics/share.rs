@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cgroups::stats::MemoryStats;
 use cgroups::{Bytes, Nanos};
 
 /// What each container of a sandbox was last said to use.
@@ -57,8 +58,31 @@ impl Shares {
     }
 }
 
+/// The swap figure of a container that uses `memory`, known only while the pod as
+/// a whole has nothing in swap. Version 1 counts memory and swap together, and has
+/// swap by itself in `memory.stat`.
+pub(super) fn swap(memory: Option<Bytes>, whole: &MemoryStats) -> Option<Bytes> {
+    match (whole.get("total_swap"), whole.swap.usage) {
+        (Some(0), Some(_)) => memory,
+        (None, Some(Bytes(0))) => Some(Bytes(0)),
+        _ => None,
+    }
+}
+
+/// Puts in how many kills for want of memory were told of a container: its own
+/// cgroup, without processes, has none.
+pub(super) fn count_kills(memory: &mut MemoryStats, kills: u64) {
+    if let Some(events) = &mut memory.events {
+        events.oom_kill = kills;
+    }
+    if let Some(control) = &mut memory.oom_control {
+        control.oom_kill = Some(kills);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use cgroups::stats::{MemoryEvents, OomControl, Usage};
     use proptest::prelude::*;
 
     use super::*;
@@ -109,5 +133,58 @@ mod tests {
             shares.memory("b", Bytes(60), whole, then + COUNTS_FOR),
             Bytes(60)
         );
+    }
+
+    #[test]
+    fn swap_is_told_where_it_can_only_be_none() {
+        let whole = |swap: Option<u64>, alone: Option<u64>| MemoryStats {
+            swap: Usage {
+                usage: swap.map(Bytes),
+                ..Usage::default()
+            },
+            stat: alone
+                .map(|bytes| ("total_swap".to_owned(), bytes))
+                .into_iter()
+                .collect(),
+            ..MemoryStats::default()
+        };
+        let known = Some(Bytes(70));
+        for (what, memory, whole, told) in [
+            (
+                "v1, nothing swapped",
+                known,
+                whole(Some(100), Some(0)),
+                known,
+            ),
+            ("v1, memory unknown", None, whole(Some(100), Some(0)), None),
+            (
+                "v1, something swapped",
+                known,
+                whole(Some(120), Some(20)),
+                None,
+            ),
+            ("v1, swap not counted", known, whole(None, None), None),
+            (
+                "v2, nothing swapped",
+                known,
+                whole(Some(0), None),
+                Some(Bytes(0)),
+            ),
+            ("v2, something swapped", known, whole(Some(20), None), None),
+        ] {
+            assert_eq!(swap(memory, &whole), told, "{what}");
+        }
+    }
+
+    #[test]
+    fn kills_are_those_that_were_told_in_either_versions_place() {
+        let mut memory = MemoryStats::default();
+        count_kills(&mut memory, 1);
+        assert_eq!(memory, MemoryStats::default(), "absent stays absent");
+        memory.oom_control = Some(OomControl::default());
+        memory.events = Some(MemoryEvents::default());
+        count_kills(&mut memory, 2);
+        assert_eq!(memory.oom_control.unwrap().oom_kill, Some(2));
+        assert_eq!(memory.events.unwrap().oom_kill, 2);
     }
 }

@@ -1,6 +1,7 @@
 //! The end of processes: waited for, and told in the right order.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -45,11 +46,15 @@ impl Pod {
             }
         }
         container.end_execs(EXECS_PATIENCE).await;
+        let of_memory = container.died_of_memory(exit, with_sandbox);
+        if of_memory {
+            container.kills.fetch_add(1, Ordering::Relaxed);
+        }
         if let Err(error) = metrics::refresh(&container).await {
             log::warn!("last figures of {}: {error}", container.id);
         }
         container.streams.process_exited();
-        if container.died_of_memory(exit, with_sandbox) {
+        if of_memory {
             exit.code = 128 + Signal::SIGKILL as u32;
             self.publish_oom(&container);
         }
@@ -75,6 +80,7 @@ impl Pod {
             }
             if root.oom.claim() > 0 {
                 let largest = self.largest(&root).await;
+                largest.kills.fetch_add(1, Ordering::Relaxed);
                 self.publish_oom(&largest);
             }
         }
