@@ -432,7 +432,7 @@ impl Trial<'_> {
         match self.row.fault {
             _ if self.row.victim == Runsc => return None,
             Fails => unreachable!("only runsc is told to fail"),
-            FullDisk => faults::fill_disk(host, Path::new(STATE)),
+            FullDisk => faults::fill_disk(host, Path::new(STATE), 0),
             ReadOnlyRun => faults::read_only_run(host, true),
             NoDescriptors => {
                 let shim = self.victim();
