@@ -192,7 +192,9 @@ mod tests {
 
     #[test]
     fn arguments_of_the_program_are_left_alone() {
-        let request = parse("--parent 7 --complaint /c --join /a --join /b --await -- prog --join x --").unwrap();
+        let request =
+            parse("--parent 7 --complaint /c --join /a --join /b --await -- prog --join x --")
+                .unwrap();
         assert_eq!(
             request,
             Request {

@@ -292,7 +292,8 @@ mod tests {
         assert!(mounts_cgroups(&with));
     }
 
-    const SAMPLE: &[u8] = br#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],
+    const SAMPLE: &[u8] =
+        br#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],
         "cwd":"/","oomScoreAdj":-998},"root":{"path":"rootfs"},"linux":{"cgroupsPath":"/x",
         "namespaces":[{"type":"network","path":"/n"}]}}"#;
 

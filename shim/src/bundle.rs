@@ -214,7 +214,12 @@ mod tests {
     fn the_sample_is_right() {
         let spec: Spec = wire::json_object(SAMPLE, "load it").unwrap();
         check(&spec).unwrap();
-        assert_eq!(role(&spec).unwrap(), Role::Member { sandbox: "p".into() });
+        assert_eq!(
+            role(&spec).unwrap(),
+            Role::Member {
+                sandbox: "p".into()
+            }
+        );
     }
 
     proptest! {

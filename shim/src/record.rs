@@ -172,7 +172,8 @@ mod tests {
         assert!(error.contains(".tasks/a.json"), "{error}");
     }
 
-    const SAMPLE: &[u8] = br#"{"id":"a","sandbox":"a","bundle":"/b","rootfs":"/b/rootfs","cgroup":"/ns/a",
+    const SAMPLE: &[u8] =
+        br#"{"id":"a","sandbox":"a","bundle":"/b","rootfs":"/b/rootfs","cgroup":"/ns/a",
         "unit":null,"entered":true,"made":["/sys/fs/cgroup/cpu/ns"],"pid":7,"exit":null}"#;
 
     proptest! {

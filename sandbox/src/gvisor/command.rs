@@ -69,9 +69,7 @@ impl Runsc {
         args.push(verb.into());
         args.extend(call.args);
         args.push(id.into());
-        let mut command = self
-            .launcher
-            .command(&stderr, &self.config.runsc, args);
+        let mut command = self.launcher.command(&stderr, &self.config.runsc, args);
         self.attach(&mut command, call.stdio, &stderr)?;
 
         let after = self.config.deadlines.command;

@@ -67,8 +67,7 @@ impl Gvisor {
             mode,
         };
         let kills = signal == Signal::SIGKILL as i32;
-        let ends_sandbox =
-            kills && id == self.id() && matches!(target, Target::Init | Target::All);
+        let ends_sandbox = kills && id == self.id() && matches!(target, Target::Init | Target::All);
         // It would only be asked in vain, for as long as a call may take.
         if ends_sandbox && stands_still(sentry.pid) {
             self.kill_sentry(signal);
