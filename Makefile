@@ -1,6 +1,6 @@
 # What a newcomer calls. The work is done by the scripts in tools/.
 
-.PHONY: all tools build demo test fuzz soak conformance bench
+.PHONY: all tools build demo test fuzz soak kubelet conformance bench
 
 all: build
 
@@ -33,8 +33,15 @@ soak:
 	cargo build -p shim
 	cargo test -p integration --test soak -- --ignored --nocapture --test-threads=1
 
-# containerd's own suites and critest, against runc's shim and ours side by side.
-conformance:
+# Pods by a real kubelet, which is built first.
+kubelet:
+	tools/install --no-testhost --no-cargo --kubelet
+	cargo build -p shim
+	cargo test -p integration --test kubelet -- --test-threads=1
+
+# The same, then containerd's own suites and critest, against runc's shim and ours side
+# by side.
+conformance: kubelet
 	tools/install --no-testhost --no-cargo
 	cargo build -p shim
 	tools/conformance

@@ -81,6 +81,8 @@ pub(crate) fn containerd(version: Version, directory: &Path, rampart_config: boo
 [{cri}.cni]
   bin_dirs = ["/usr/lib/cni"]
   conf_dir = "{dir}/{cni}"
+[{cri}.containerd]
+  default_runtime_name = "{HANDLER}"
 [{runtimes}.{HANDLER}]
   runtime_type = "{runtime}"
 {options}"#,

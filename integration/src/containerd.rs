@@ -1,6 +1,7 @@
 //! A private containerd with root, state, socket and configuration of its own,
 //! and the clients that speak to it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::config::{self, HANDLER, place};
 use crate::events::Events;
 use crate::host::Host;
 use crate::inventory::Inventory;
-use crate::process::{self, Output, Process, Seen};
+use crate::process::{self, Output, Process};
 use crate::{skip, tools, wait};
 
 /// How long a call of ctr or crictl may take before the test fails.
@@ -141,17 +142,23 @@ impl Containerd {
     /// what to run.
     pub fn run_command(&self, options: &[&str], id: &str, program: &[&str]) -> Command {
         let mut command = self.ctr_command(&["run"]);
-        if self.rampart_config {
-            command
-                .arg("--runtime-config-path")
-                .arg(self.host.directory().join(place::RAMPART));
-        }
         command
+            .args(self.settings())
             .args(["--runtime", &tools::runtime()])
             .args(options)
             .args([tools::IMAGE, id])
             .args(program);
         command
+    }
+
+    /// The arguments of `ctr run` that name our own configuration file, if there
+    /// is one.
+    pub fn settings(&self) -> Vec<OsString> {
+        if !self.rampart_config {
+            return Vec::new();
+        }
+        let file = self.host.directory().join(place::RAMPART);
+        vec!["--runtime-config-path".into(), file.into()]
     }
 
     /// Runs a container in the foreground and removes it.
@@ -297,10 +304,11 @@ impl Containerd {
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
         self.run("warm", &["true"]).ok();
-        // Also as a process that has given its memory back, arguments and all.
+        // And to be reaped: who is ending, without arguments already, or a zombie,
+        // would be missed later.
+        let is_ending = |one: &process::Seen| one.zombie || one.command.starts_with('[');
         wait::until("the first container's shim to end", || {
-            let ends = |process: &Seen| process.command.starts_with("[containerd-shim");
-            self.shims("warm").is_empty() && !process::descendants().iter().any(ends)
+            self.shims("warm").is_empty() && !process::descendants().iter().any(is_ending)
         });
         Inventory::take(&self.host)
     }

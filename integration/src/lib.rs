@@ -15,6 +15,7 @@ pub mod faults;
 pub mod figures;
 pub mod host;
 pub mod inventory;
+pub mod kubelet;
 pub mod mock;
 pub mod process;
 pub mod shim;

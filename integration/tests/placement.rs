@@ -52,13 +52,22 @@ fn every_form_of_path(containerd: &mut Containerd) {
             ),
         ),
     ];
-    for (number, (given, place)) in forms.iter().enumerate() {
+    // A directory like any other where no systemd keeps processes out of slices.
+    let plain = host.plain();
+    let inner = (
+        Some(format!("{plain}.slice:p:{plain}_in.slice")),
+        format!("/{plain}.slice/{plain}_in.slice"),
+    );
+    let inner = Some(inner).filter(|_| !cgroups::has_systemd());
+    let forms = forms.into_iter().chain(inner);
+    for (number, (given, place)) in forms.enumerate() {
+        let place = &place;
         let id = format!("c{number}");
         let before = host.listing();
         let watch = Watch::over(place);
         let limit = (100 * MIB).to_string();
         let mut options = vec!["--detach", "--memory-limit", &limit];
-        if let Some(given) = given {
+        if let Some(given) = &given {
             options.extend(["--cgroup", given]);
         }
         host.run(&options, &id, &["sleep", "1000"]).ok();
@@ -361,6 +370,18 @@ fn what_cannot_be_had_is_said_and_leaves_nothing(containerd: &mut Containerd) {
     refused("a:b", &["a:b", "slice:prefix:name"]);
     refused("/", &["root"]);
     refused("no-.slice:p:n", &["no-.slice"]);
+    if cgroups::has_systemd() {
+        let slice = format!("{}.slice", host.plain());
+        let inner = format!("{slice}:p:{}_in.slice", host.plain());
+        refused(&inner, &[&inner, "no process in a slice"]);
+        // A refusal in good order, by systemd itself.
+        let file = Path::new("/run/systemd/system").join(&slice);
+        std::os::unix::fs::symlink("/dev/null", &file).expect("mask the slice");
+        host.reload();
+        refused(&format!("{slice}:docker:{name}"), &["start unit", "masked"]);
+        fs::remove_file(&file).expect("unmask the slice");
+        host.reload();
+    }
     host.assert_same(&before);
 
     let unit = format!("system.slice:docker:{name}");

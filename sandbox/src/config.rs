@@ -70,6 +70,20 @@ impl Network {
     }
 }
 
+/// What is decided for a sandbox before it is created, and holds for all of its
+/// commands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) platform: Platform,
+    pub(crate) network: Network,
+    /// Whether the set-user-id and set-group-id bits of programs count, but for
+    /// processes without new privileges.
+    pub(crate) suid: bool,
+}
+
+/// The flag for [`Setup::suid`], which runsc has had for a short time only.
+pub(crate) const ALLOW_SUID: &str = "allow-suid";
+
 /// How long things may take before they count as failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
@@ -100,20 +114,17 @@ impl Config {
     }
 
     /// The flags before the verb; `log` is the file of this one call.
-    pub(crate) fn global_flags(
-        &self,
-        sandbox_id: &str,
-        platform: Platform,
-        network: Network,
-        log: &Path,
-    ) -> Vec<String> {
+    pub(crate) fn global_flags(&self, sandbox_id: &str, setup: Setup, log: &Path) -> Vec<String> {
         let mut flags = vec![
             format!("--root={}", self.sandbox_root(sandbox_id).display()),
             format!("--log={}", log.display()),
             "--log-format=json".to_owned(),
-            format!("--platform={}", platform.name()),
-            format!("--network={}", network.name()),
+            format!("--platform={}", setup.platform.name()),
+            format!("--network={}", setup.network.name()),
         ];
+        if setup.suid {
+            flags.push(format!("--{ALLOW_SUID}"));
+        }
         if let Some(dir) = &self.debug_log {
             // The slash makes runsc put one file per command into the directory.
             flags.extend([
@@ -148,12 +159,12 @@ mod tests {
             debug_log: Some("/var/log/d".into()),
             deadlines: Deadlines::default(),
         };
-        let flags = config.global_flags(
-            "s1",
-            Platform::Systrap,
-            Network::Host,
-            Path::new("/b/create.log"),
-        );
+        let setup = Setup {
+            platform: Platform::Systrap,
+            network: Network::Host,
+            suid: true,
+        };
+        let flags = config.global_flags("s1", setup, Path::new("/b/create.log"));
         assert_eq!(
             flags,
             [
@@ -162,6 +173,7 @@ mod tests {
                 "--log-format=json",
                 "--platform=systrap",
                 "--network=host",
+                "--allow-suid",
                 "--debug",
                 "--debug-log=/var/log/d/",
                 "--net-raw=true",

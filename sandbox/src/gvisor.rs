@@ -9,6 +9,7 @@ mod console;
 mod create;
 mod exec;
 pub(crate) mod exit;
+mod flags;
 mod loopback;
 mod platform;
 mod signal;
@@ -32,7 +33,7 @@ use serde::de::IgnoredAny;
 
 use crate::children::Children;
 use crate::cleanup::{self, cleanup};
-use crate::config::{Config, Network, Platform};
+use crate::config::{Config, Network, Platform, Setup};
 use crate::error::{Error, Result};
 use crate::launch::Launcher;
 use crate::stdio::Stdio;
@@ -49,7 +50,7 @@ pub struct Gvisor {
     home: PathBuf,
     table: Shared,
     /// Decided at the first create, and the same for every command after.
-    setup: OnceLock<(Platform, Network)>,
+    setup: OnceLock<Setup>,
     /// Whether the sentry takes no argument for Event, as that of 2022.
     plain_event: AtomicBool,
 }
@@ -228,7 +229,7 @@ impl Gvisor {
     /// The network that was chosen; None before the first create.
     #[must_use]
     pub fn network(&self) -> Option<Network> {
-        self.setup.get().map(|(_, network)| *network)
+        self.setup.get().map(|setup| setup.network)
     }
 
     fn id(&self) -> &str {
@@ -249,19 +250,18 @@ impl Gvisor {
                 Some(piped.into_fds().map_err(Error::io("open", "/dev/null"))?)
             }
         };
-        let (platform, network) = self
-            .setup
-            .get()
-            .copied()
-            .unwrap_or((Platform::Systrap, Network::Sandbox));
+        let setup = self.setup.get().copied().unwrap_or(Setup {
+            platform: Platform::Systrap,
+            network: Network::Sandbox,
+            suid: false,
+        });
         let call = Call {
             verb,
             id,
             args,
             dir,
             stdio,
-            platform,
-            network,
+            setup,
         };
         let result = self.runsc.run(call).await;
         crate::stdio::give_null_back();

@@ -158,6 +158,18 @@ fn network_namespace(spec: &Spec) -> NetworkNamespace {
     }
 }
 
+/// Whether a process of the sandbox whose first container this is may gain
+/// privileges from a program's file: it itself, or, in a pod, one to come.
+#[must_use]
+pub fn may_gain_privileges(spec: &Spec) -> bool {
+    let process = spec.process().as_ref();
+    let no_new = process
+        .and_then(Process::no_new_privileges)
+        .unwrap_or(false);
+    let annotations = spec.annotations().as_ref();
+    !no_new || annotations.is_some_and(|all| all.contains_key(CONTAINER_TYPE))
+}
+
 /// Whether the guest of this spec sees a cgroup file system; then the sentry
 /// counts the container's memory.
 #[must_use]
@@ -280,6 +292,23 @@ mod tests {
         ] {
             let spec = spec(&[("/linux/namespaces", namespaces.clone())]);
             assert_eq!(network(&spec), network_is, "{namespaces}");
+        }
+    }
+
+    #[test]
+    fn only_a_lone_container_can_be_without_new_privileges_for_sure() {
+        for (no_new, annotations, may) in [
+            (json!(true), json!({}), false),
+            (json!(false), json!({}), true),
+            (json!(null), json!({}), true),
+            (json!(true), json!({CONTAINER_TYPE: "sandbox"}), true),
+            (json!(true), json!({"other": "x"}), false),
+        ] {
+            let process = json!({"args": ["sh"], "cwd": "/", "user": {"uid": 0, "gid": 0},
+                "noNewPrivileges": no_new});
+            let mut spec = spec(&[("/process", process)]);
+            spec.set_annotations(serde_json::from_value(annotations).unwrap());
+            assert_eq!(may_gain_privileges(&spec), may, "{spec:?}");
         }
     }
 

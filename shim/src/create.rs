@@ -27,7 +27,7 @@ use crate::pod::Pod;
 use crate::process::Life;
 use crate::record::Record;
 use crate::stdio::{Owner, Paths, Streams};
-use crate::{covers, program, rootfs, translate};
+use crate::{covers, program, rootfs, sections, translate};
 
 /// How long Delete waits for the last output of a process. Short of the 10 s
 /// after which the CRI plugin gives a call up.
@@ -48,6 +48,7 @@ pub async fn create(pod: &Pod, request: &CreateTaskRequest, options: Options) ->
     }
     let spec = bundle::load(&bundle)?;
     bundle::check(&spec)?;
+    sections::check(&spec, &request.id)?;
     let role = bundle::role(&spec)?;
     let sandbox_id = match &role {
         Role::Root => request.id.clone(),

@@ -38,6 +38,7 @@ mod program;
 mod record;
 mod rootfs;
 mod sampler;
+mod sections;
 mod serve;
 mod socket;
 mod stdio;

@@ -57,6 +57,14 @@ impl Placement {
             Role::Root => parsed,
             Role::Member { .. } => parsed.into_directory(),
         };
+        if let CgroupPath::Unit { unit, .. } = &path
+            && unit.ends_with(".slice")
+        {
+            return Err(Error::InvalidArgument(format!(
+                "cgroupsPath {:?} names the slice {unit}, and systemd keeps no process in a slice: give a name that does not end in .slice",
+                given.unwrap_or_default()
+            )));
+        }
         let cgroup = Cgroup::new(&host, path.path())?;
         let annotated =
             cgroups::systemd::annotated_properties(spec.annotations().iter().flatten())?;

@@ -1,4 +1,4 @@
-//! What a spec leaves to Linux, in words that runsc knows.
+//! What a spec leaves to Linux, in words that runsc knows, or refused.
 
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
@@ -17,12 +17,23 @@ pub const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a name of its own in the host's UTS namespace,
-/// which runc refuses too.
+/// which runc refuses too; and for a mount whose own mounts are to appear on the
+/// host (`shared`, `rshared`): those of a sandbox are its kernel's alone, and
+/// runsc would make it private without a word.
 pub fn translate(spec: &mut Spec, host_name: &str) -> Result<()> {
     for mount in spec.mounts_mut().iter_mut().flatten() {
+        let destination = mount.destination().display().to_string();
         for option in mount.options_mut().iter_mut().flatten() {
-            if option == "rro" {
-                "ro".clone_into(option);
+            match option.as_str() {
+                "rro" => "ro".clone_into(option),
+                "shared" | "rshared" => {
+                    return Err(Error::InvalidArgument(format!(
+                        "mount {destination}: {option} (bidirectional) propagation cannot be had: \
+                         what is mounted in a gVisor sandbox does not reach the host; use rslave \
+                         (host-to-container) or rprivate"
+                    )));
+                }
+                _ => {}
             }
         }
     }
@@ -76,6 +87,31 @@ mod tests {
             .map(|mount| mount.options().clone().unwrap_or_default().join(","))
             .collect();
         assert_eq!(options, ["rbind,ro,rprivate", "ro,nosuid", ""]);
+    }
+
+    #[test]
+    fn mounts_that_should_reach_the_host_are_refused_by_name() {
+        for (option, refused) in [
+            ("private", false),
+            ("rprivate", false),
+            ("slave", false),
+            ("rslave", false),
+            ("shared", true),
+            ("rshared", true),
+        ] {
+            let mut spec = spec(serde_json::json!({
+                "ociVersion": "1.0.2",
+                "mounts": [{"destination": "/csi", "options": ["rbind", option]}],
+            }));
+            let translated = translate(&mut spec, "host").map_err(|error| error.to_string());
+            assert_eq!(translated.is_err(), refused, "{option}: {translated:?}");
+            if let Err(text) = translated {
+                assert!(
+                    text.contains("mount /csi: ") && text.contains(option),
+                    "{text}"
+                );
+            }
+        }
     }
 
     #[test]

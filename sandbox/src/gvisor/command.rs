@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::children::{Children, Reaped, Status};
-use crate::config::{Config, Network, Platform};
+use crate::config::{Config, Setup};
 use crate::error::{Error, Result};
 use crate::launch::{self, Launcher};
 use crate::stdio::null;
@@ -47,8 +47,7 @@ pub(crate) struct Call<'a> {
     /// The streams of a container. None: nothing, and standard error is kept for
     /// the message of a failure. The launcher's own is kept in any case.
     pub(crate) stdio: Option<[OwnedFd; 3]>,
-    pub(crate) platform: Platform,
-    pub(crate) network: Network,
+    pub(crate) setup: Setup,
 }
 
 impl Runsc {
@@ -61,7 +60,7 @@ impl Runsc {
 
         let flags: Vec<OsString> = self
             .config
-            .global_flags(&self.sandbox_id, call.platform, call.network, &log)
+            .global_flags(&self.sandbox_id, call.setup, &log)
             .into_iter()
             .map(OsString::from)
             .collect();
@@ -203,7 +202,7 @@ fn first_error(log: &str) -> Option<String> {
 }
 
 /// The start of a file; empty if there is none.
-fn read_start(path: &PathBuf) -> String {
+pub(super) fn read_start(path: &PathBuf) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
         // What could be read before an error is still the best cause there is.

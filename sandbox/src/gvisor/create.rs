@@ -11,7 +11,7 @@ use super::table::{Container, Phase, Sentry};
 use super::urpc::{Address, Control};
 use super::{Created, Gvisor, loopback, state};
 use crate::cleanup::{self, cleanup};
-use crate::config::Network;
+use crate::config::{ALLOW_SUID, Network, Setup};
 use crate::error::{Error, Result};
 use crate::spec::{self, Place};
 use crate::stdio::Stdio;
@@ -190,8 +190,17 @@ impl Gvisor {
                 .network
                 .unwrap_or_else(|| spec::network(spec));
             let platform = self.runsc.choose_platform(dir).await?;
+            let given = self.runsc.config.flags.contains_key(ALLOW_SUID);
+            let suid = !given
+                && spec::may_gain_privileges(spec)
+                && self.runsc.knows(ALLOW_SUID, dir).await?;
+            let setup = Setup {
+                platform,
+                network,
+                suid,
+            };
             // A second create cannot be here at the same time: the id is taken.
-            let _ = self.setup.set((platform, network));
+            let _ = self.setup.set(setup);
         }
         Ok(())
     }

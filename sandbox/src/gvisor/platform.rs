@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::command::Runsc;
 use crate::children::Status;
-use crate::config::{Network, Platform};
+use crate::config::{Network, Platform, Setup};
 use crate::error::{Error, Result};
 use crate::stdio::null;
 
@@ -42,9 +42,14 @@ impl Runsc {
         std::fs::create_dir_all(&probe).map_err(Error::io("create", &probe))?;
         // Its own state directory: it must not be mixed up with the sandbox's.
         let root = format!("--root={}", probe.display());
+        let setup = Setup {
+            platform,
+            network: Network::None,
+            suid: false,
+        };
         let mut args: Vec<OsString> = self
             .config
-            .global_flags(&self.sandbox_id, platform, Network::None, &log)
+            .global_flags(&self.sandbox_id, setup, &log)
             .into_iter()
             .map(|flag| {
                 if flag.starts_with("--root=") {

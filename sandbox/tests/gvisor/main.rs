@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         exit_codes,
         pod_of_several,
         failed_create_leaves_nothing,
+        causes_told_on_standard_error,
         failed_start,
         killed_before_its_start,
         execs,
@@ -285,24 +286,40 @@ async fn failed_create_leaves_nothing(host: Rc<Host>) {
     );
     pod.assert_nothing_left(&host).await;
 
-    let pod = Pod::with(&host, |config| {
-        config
-            .flags
-            .insert("no-such-flag".to_owned(), "1".to_owned());
-    });
-    let error = pod
-        .create(SANDBOX, &["true"], Stdio::Null)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("-no-such-flag"), "names the cause: {error}");
-    pod.assert_nothing_left(&host).await;
-
     // The id is free again.
     let pod = Pod::new(&host);
     pod.run(SANDBOX, &["true"]).await;
     assert_eq!(pod.code(SANDBOX).await, 0);
     pod.end(&host).await;
+}
+
+/// What says it on standard error alone says it to us also where that is the
+/// container's.
+async fn causes_told_on_standard_error(host: Rc<Host>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let flag = |config: &mut sandbox::Config| {
+        let (name, value) = ("no-such-flag".to_owned(), "1".to_owned());
+        config.flags.insert(name, value);
+    };
+    let not_a_program = |config: &mut sandbox::Config| config.runsc = file.path().to_owned();
+    let changes: [(&str, &dyn Fn(&mut sandbox::Config)); 2] = [
+        ("-no-such-flag", &flag),
+        ("ermission denied", &not_a_program),
+    ];
+    for (cause, change) in changes {
+        for piped in [false, true] {
+            let pod = Pod::with(&host, change);
+            let stdio = if piped {
+                stdout_only(output().0)
+            } else {
+                Stdio::Null
+            };
+            let error = pod.create(SANDBOX, &["true"], stdio).await.unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(cause), "piped {piped}: {error}");
+            pod.assert_nothing_left(&host).await;
+        }
+    }
 }
 
 async fn failed_start(host: Rc<Host>) {
@@ -842,16 +859,18 @@ async fn cgroup_that_cannot_be_joined(host: Rc<Host>) {
         launcher,
     );
     let spec = pod.make_bundle(SANDBOX, &["true"], false);
-    let error = gvisor
-        .create(SANDBOX, &pod.bundle(SANDBOX), &spec, Stdio::Null)
-        .await;
-    let error = error.unwrap_err();
-    assert!(matches!(error, Error::Launch { .. }), "{error}");
-    assert!(
-        error.to_string().contains("/sys/fs/cgroup/no/such"),
-        "{error}"
-    );
-    pod.assert_nothing_left(&host).await;
+    for stdio in [Stdio::Null, stdout_only(output().0)] {
+        let error = gvisor
+            .create(SANDBOX, &pod.bundle(SANDBOX), &spec, stdio)
+            .await;
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Launch { .. }), "{error}");
+        assert!(
+            error.to_string().contains("/sys/fs/cgroup/no/such"),
+            "{error}"
+        );
+        pod.assert_nothing_left(&host).await;
+    }
 }
 
 async fn checkpoint_and_restore(host: Rc<Host>) {
