@@ -1,5 +1,6 @@
 //! Removes what is left of a container or sandbox, from what is on disk alone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,25 +30,35 @@ const NULL_NETNS: &str = "null-netns";
 /// `id` is `sandbox_id`. For a process that knows nothing but the bundle, after
 /// the shim died, and for what a failed command left.
 ///
+/// `home` are the sandbox's cgroup directories: who is in none of them is not
+/// touched, whatever its arguments say. Another root file system of the same host
+/// (a node in a container) may have a sandbox of the same name.
+///
 /// Needs no runsc; may be repeated. The bundle's root file system must still be
 /// mounted, or a store that runsc keeps in it is left there.
 ///
 /// # Errors
 /// A process that does not die, or a file that cannot be removed.
-pub async fn cleanup(config: &Config, sandbox_id: &str, id: &str, bundle: &Path) -> Result<()> {
+pub async fn cleanup(
+    config: &Config,
+    sandbox_id: &str,
+    id: &str,
+    bundle: &Path,
+    home: &[PathBuf],
+) -> Result<()> {
     let root = config.sandbox_root(sandbox_id);
     let dir = bundle.join(DIR);
     let whole = id == sandbox_id;
 
     remove_filestore(&dir, sandbox_id)?;
     if whole {
-        end_sandboxes_of(&root).await?;
+        end_sandboxes_of(&root, home).await?;
         // Where runsc puts its socket if the path in its root is too long.
         for place in ["/var/run", "/run", "/tmp"] {
             remove(&Path::new(place).join(format!("runsc-{sandbox_id}.sock")))?;
         }
     } else {
-        for pid in processes(&root, Some(&dir)) {
+        for pid in processes(home, &root, Some(&dir)) {
             end(pid).await?;
         }
         let state = state::path(&root, sandbox_id, id);
@@ -60,15 +71,21 @@ pub async fn cleanup(config: &Config, sandbox_id: &str, id: &str, bundle: &Path)
 /// Whether a process still works for the container, or for the whole sandbox if
 /// `id` is `sandbox_id`.
 #[must_use]
-pub fn is_in_use(config: &Config, sandbox_id: &str, id: &str, bundle: &Path) -> bool {
+pub fn is_in_use(
+    config: &Config,
+    sandbox_id: &str,
+    id: &str,
+    bundle: &Path,
+    home: &[PathBuf],
+) -> bool {
     let dir = bundle.join(DIR);
     let of_container = (id != sandbox_id).then_some(dir.as_path());
-    !processes(&config.sandbox_root(sandbox_id), of_container).is_empty()
+    !processes(home, &config.sandbox_root(sandbox_id), of_container).is_empty()
 }
 
 /// Ends the sandboxes whose state is in `root`, and removes it.
-pub(crate) async fn end_sandboxes_of(root: &Path) -> Result<()> {
-    for pid in processes(root, None) {
+pub(crate) async fn end_sandboxes_of(root: &Path, home: &[PathBuf]) -> Result<()> {
+    for pid in processes(home, root, None) {
         end(pid).await?;
     }
     // Concurrent commands may have mounted it more than once.
@@ -76,21 +93,22 @@ pub(crate) async fn end_sandboxes_of(root: &Path) -> Result<()> {
     missing_is_fine(fs::remove_dir_all(root)).map_err(Error::io("remove", root))
 }
 
-/// The processes that work for a sandbox, or for the container of one bundle
-/// directory: gofers, the sentry, and commands under way.
-fn processes(root: &Path, dir: Option<&Path>) -> Vec<Pid> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+/// The processes of the cgroup that work for a sandbox, or for the container of one
+/// bundle directory: gofers, the sentry, and commands under way.
+fn processes(home: &[PathBuf], root: &Path, dir: Option<&Path>) -> Vec<Pid> {
+    let mut members = BTreeSet::new();
+    for directory in home {
+        // A cgroup that is gone holds nobody.
+        let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    members
+        .into_iter()
         .filter(|pid| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             works_for(&command, root, dir)
         })
         .map(Pid::from_raw)
-        .filter(|pid| *pid != Pid::this())
         .collect()
 }
 

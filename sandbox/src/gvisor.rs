@@ -211,13 +211,19 @@ impl Gvisor {
         if first {
             self.kill_sentry(Signal::SIGKILL as i32);
         }
-        cleanup(&self.runsc.config, self.id(), id, &bundle).await?;
+        self.clean_up(id, &bundle).await?;
         if first {
             // Killed above, so this is only until it is reaped.
             self.wait(id).await?;
         }
         self.table.lock().forget(id);
         Ok(())
+    }
+
+    /// Ends and removes what is left of a container.
+    async fn clean_up(&self, id: &str, bundle: &Path) -> Result<()> {
+        let home = &self.runsc.launcher.join;
+        cleanup(&self.runsc.config, self.id(), id, bundle, home).await
     }
 
     /// The sentry's pid on the host, while it lives.

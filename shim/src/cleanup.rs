@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use cgroups::{Cgroup, Host};
 use protos::protobuf::Message as _;
 use protos::protobuf::well_known_types::any::Any;
 use protos::task::DeleteResponse;
@@ -70,11 +71,7 @@ pub fn delete(flags: &Flags) -> Result<()> {
 /// # Errors
 /// The first part that could not be removed; the others are tried all the same.
 pub async fn demolish(record: &Record, config: &Config, state_directory: &Path) -> Result<()> {
-    let sandbox_config = sandbox_config(config, state_directory);
-    let cleaned =
-        sandbox::cleanup::cleanup(&sandbox_config, &record.sandbox, &record.id, &record.bundle)
-            .await
-            .map_err(Error::from);
+    let cleaned = clean_up(record, config, state_directory).await;
     let target = record.rootfs.clone();
     let unmounted = blocking(move || target.map_or(Ok(()), |target| rootfs::unmount_all(&target)));
     let unmounted = unmounted.await;
@@ -94,12 +91,35 @@ pub async fn remove_leavings(id: &str, config: &Config, state_directory: &Path) 
     let Some(record) = Record::read(state_directory, id)? else {
         return Ok(());
     };
+    let home = home(&record, state_directory)?;
     let sandbox_config = sandbox_config(config, state_directory);
-    if sandbox::cleanup::is_in_use(&sandbox_config, &record.sandbox, id, &record.bundle) {
+    if sandbox::cleanup::is_in_use(&sandbox_config, &record.sandbox, id, &record.bundle, &home) {
         return Ok(());
     }
     log::info!("removing what an earlier task {id} left");
     demolish(&record, config, state_directory).await
+}
+
+/// Ends and removes what the sandbox, or the container in it, has left.
+async fn clean_up(record: &Record, config: &Config, state_directory: &Path) -> Result<()> {
+    let home = home(record, state_directory)?;
+    let config = sandbox_config(config, state_directory);
+    sandbox::cleanup::cleanup(&config, &record.sandbox, &record.id, &record.bundle, &home).await?;
+    Ok(())
+}
+
+/// The directories of the cgroup that all processes of the record's pod are in:
+/// its sandbox container's. Without a record of that it is gone, they with it.
+fn home(record: &Record, state_directory: &Path) -> Result<Vec<PathBuf>> {
+    let cgroup = if record.id == record.sandbox {
+        Some(record.cgroup.clone())
+    } else {
+        Record::read(state_directory, &record.sandbox)?.map(|record| record.cgroup)
+    };
+    match cgroup.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => Ok(Cgroup::new(&Host::detect()?, &path)?.directories()),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// How long the processes of a cgroup may take to die, and it to go.

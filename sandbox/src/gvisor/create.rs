@@ -10,7 +10,7 @@ use super::console::Console;
 use super::table::{Container, Phase, Sentry};
 use super::urpc::{Address, Control};
 use super::{Created, Gvisor, loopback, state};
-use crate::cleanup::{self, cleanup};
+use crate::cleanup;
 use crate::config::{ALLOW_SUID, Network, Setup};
 use crate::error::{Error, Result};
 use crate::spec::{self, Place};
@@ -45,7 +45,7 @@ impl Gvisor {
         }
         let created = self.create_new(id, bundle, spec, stdio).await;
         if created.is_err() {
-            if let Err(error) = cleanup(&self.runsc.config, self.id(), id, bundle).await {
+            if let Err(error) = self.clean_up(id, bundle).await {
                 log::warn!("after the failed create of {id}: {error}");
             }
             self.table.lock().forget(id);

@@ -69,7 +69,7 @@ impl Runsc {
 
         let after = self.config.deadlines.probe;
         let ended = self.run_to_end(command, after).await;
-        let left = crate::cleanup::end_sandboxes_of(&probe).await;
+        let left = crate::cleanup::end_sandboxes_of(&probe, &self.launcher.join).await;
         match ended?.map(|reaped| reaped.status) {
             Some(Status::Exited(0)) => left,
             None => Err(failed(format!(

@@ -302,7 +302,8 @@ async fn causes_told_on_standard_error(host: Rc<Host>) {
         config.flags.insert(name, value);
     };
     let not_a_program = |config: &mut sandbox::Config| config.runsc = file.path().to_owned();
-    let changes: [(&str, &dyn Fn(&mut sandbox::Config)); 2] = [
+    type Change<'a> = &'a dyn Fn(&mut sandbox::Config);
+    let changes: [(&str, Change<'_>); 2] = [
         ("-no-such-flag", &flag),
         ("ermission denied", &not_a_program),
     ];
@@ -833,8 +834,17 @@ async fn cleanup_without_the_shim(host: Rc<Host>) {
     let pod = Pod::new(&host);
     pod.pause().await;
     pod.run("c1", &["sleep", "1000"]).await;
-    let clean =
-        async |id| sandbox::cleanup::cleanup(&pod.config, SANDBOX, id, &pod.bundle(id)).await;
+    let clean = async |id| {
+        let bundle = pod.bundle(id);
+        sandbox::cleanup::cleanup(&pod.config, SANDBOX, id, &bundle, &host.cgroup.dirs).await
+    };
+    // A sandbox of the same name, in another root file system of this host.
+    let root = format!("--root={}", pod.config.sandbox_root(SANDBOX).display());
+    let mut other = std::process::Command::new("sh")
+        .args(["-c", "read forever", "runsc-sandbox", &root, "boot"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     clean("c1").await.unwrap();
     assert_eq!(pod.gvisor.wait("c1").await.unwrap().code, 137);
     assert!(pod.gvisor.sentry_pid().is_some(), "the sandbox goes on");
@@ -842,6 +852,9 @@ async fn cleanup_without_the_shim(host: Rc<Host>) {
         clean(SANDBOX).await.unwrap();
         clean("c1").await.unwrap();
     }
+    assert!(other.try_wait().unwrap().is_none(), "it is not ours to end");
+    other.kill().unwrap();
+    other.wait().unwrap();
     pod.assert_nothing_left(&host).await;
 }
 
