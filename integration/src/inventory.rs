@@ -50,6 +50,17 @@ impl Inventory {
         Self { lines }
     }
 
+    /// Lists what is there once nobody is ending any more: such a process, without
+    /// arguments already, or a zombie, would be missed later.
+    #[track_caller]
+    pub fn take_settled(host: &Host) -> Self {
+        let is_ending = |one: &process::Seen| one.zombie || one.command.starts_with('[');
+        wait::until("those that are ending to end", || {
+            !process::descendants().iter().any(is_ending)
+        });
+        Self::take(host)
+    }
+
     /// Waits until everything is again as it was at `self`.
     ///
     /// # Panics

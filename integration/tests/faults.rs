@@ -352,7 +352,7 @@ struct Seen {
 impl Trial<'_> {
     /// How long it took from the fault to the last right answer.
     fn run(&mut self) -> Duration {
-        let before = Inventory::take(self.containerd.host());
+        let before = Inventory::take_settled(self.containerd.host());
         if self.row.fault == FullDisk {
             faults::mount_small_disk(self.containerd.host(), Path::new(STATE));
         }
