@@ -304,13 +304,10 @@ impl Containerd {
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
         self.run("warm", &["true"]).ok();
-        // And to be reaped: who is ending, without arguments already, or a zombie,
-        // would be missed later.
-        let is_ending = |one: &process::Seen| one.zombie || one.command.starts_with('[');
         wait::until("the first container's shim to end", || {
-            self.shims("warm").is_empty() && !process::descendants().iter().any(is_ending)
+            self.shims("warm").is_empty()
         });
-        Inventory::take(&self.host)
+        Inventory::take_settled(&self.host)
     }
 
     /// Ends the daemon as an init system does; shims stay.

@@ -141,11 +141,16 @@ pub fn mount_small_disk(host: &Host, target: &Path) {
     process::run(&mut command, wait::LIMIT).ok();
 }
 
-/// Fills the small disk to its last page.
-pub fn fill_disk(host: &Host, target: &Path) {
+/// Fills the small disk, but for its last `left` pages.
+pub fn fill_disk(host: &Host, target: &Path, left: u64) {
     let ballast = host.outside(target.join(BALLAST));
     let mut file = fs::File::create(ballast).expect("make the ballast");
-    while file.write_all(&[0; 4096]).is_ok() {}
+    let mut pages = 0;
+    while file.write_all(&[0; 4096]).is_ok() {
+        pages += 1;
+    }
+    let length = 4096 * u64::saturating_sub(pages, left);
+    file.set_len(length).expect("leave some room");
 }
 
 /// Makes room on it again.
@@ -173,13 +178,21 @@ pub fn read_only_run(host: &Host, read_only: bool) {
     process::run(command.args(["-o", option, "/run"]), wait::LIMIT).ok();
 }
 
+/// Has the process `pid` get at most `more` descriptors beyond those it has.
+pub fn limit_descriptors(pid: u32, more: usize) {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("the process lives")
+        .count();
+    set_limit(pid, open + more);
+}
+
 /// Has the process `pid` get no further descriptor.
 pub fn refuse_descriptors(pid: u32) {
     // Those that it has stay; a number of a new one would have to be lower.
     set_limit(pid, 1);
 }
 
-/// Takes [`refuse_descriptors`] back.
+/// Takes [`limit_descriptors`] and [`refuse_descriptors`] back.
 pub fn free_descriptors(pid: u32) {
     set_limit(pid, 1024);
 }

@@ -1,4 +1,5 @@
-//! What is there: processes, mounts, cgroups, links and files of a test's corner.
+//! What is there: processes, mounts, cgroups, systemd units, links and files of a
+//! test's corner.
 //!
 //! Taken before and after, it shows what a container left behind.
 
@@ -32,6 +33,9 @@ impl Inventory {
         for cgroup in cgroups::named(host.name()) {
             lines.insert(format!("cgroup {}", cgroup.display()));
         }
+        for unit in units(host.name()) {
+            lines.insert(format!("unit {unit}"));
+        }
         for link in host.links() {
             lines.insert(format!("link {link}"));
         }
@@ -44,6 +48,17 @@ impl Inventory {
             list(&path, &path.to_string_lossy(), &mut lines);
         }
         Self { lines }
+    }
+
+    /// Lists what is there once nobody is ending any more: such a process, without
+    /// arguments already, or a zombie, would be missed later.
+    #[track_caller]
+    pub fn take_settled(host: &Host) -> Self {
+        let is_ending = |one: &process::Seen| one.zombie || one.command.starts_with('[');
+        wait::until("those that are ending to end", || {
+            !process::descendants().iter().any(is_ending)
+        });
+        Self::take(host)
     }
 
     /// Waits until everything is again as it was at `self`.
@@ -84,6 +99,17 @@ impl Inventory {
             .map(|(what, line)| format!("{what}: {line}"))
             .collect()
     }
+}
+
+/// The systemd units that were made at run time and whose name holds `name`; none
+/// where systemd does not run.
+fn units(name: &str) -> Vec<String> {
+    let entries = fs::read_dir("/run/systemd/transient").into_iter().flatten();
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|unit| unit.contains(name))
+        .collect()
 }
 
 fn list(directory: &Path, name: &str, lines: &mut BTreeSet<String>) {

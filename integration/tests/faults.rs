@@ -352,7 +352,7 @@ struct Seen {
 impl Trial<'_> {
     /// How long it took from the fault to the last right answer.
     fn run(&mut self) -> Duration {
-        let before = Inventory::take(self.containerd.host());
+        let before = Inventory::take_settled(self.containerd.host());
         if self.row.fault == FullDisk {
             faults::mount_small_disk(self.containerd.host(), Path::new(STATE));
         }
@@ -432,7 +432,7 @@ impl Trial<'_> {
         match self.row.fault {
             _ if self.row.victim == Runsc => return None,
             Fails => unreachable!("only runsc is told to fail"),
-            FullDisk => faults::fill_disk(host, Path::new(STATE)),
+            FullDisk => faults::fill_disk(host, Path::new(STATE), 0),
             ReadOnlyRun => faults::read_only_run(host, true),
             NoDescriptors => {
                 let shim = self.victim();

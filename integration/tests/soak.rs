@@ -60,7 +60,7 @@ fn pods() {
     };
     // What containerd, CNI and the first pod make once.
     whole_life(&containerd, "first", &Longest::default());
-    let before = Inventory::take(containerd.host());
+    let before = Inventory::take_settled(containerd.host());
 
     let count = setting("SOAK_PODS", 200);
     let longest = Longest::default();
@@ -140,7 +140,7 @@ fn one_shim() {
     }
     let Some(host) = Host::new() else { return };
     let mock = MockContainerd::start(&host.directory().join("events.sock"));
-    let before = Inventory::take(&host);
+    let before = Inventory::take_settled(&host);
     let annotations = |kind: &str| {
         json!({
             "io.kubernetes.cri.container-type": kind,

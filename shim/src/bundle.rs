@@ -136,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::damage::damaged;
-    use crate::{limits, translate};
+    use crate::{limits, sections, translate};
 
     use super::*;
 
@@ -234,6 +234,7 @@ mod tests {
                     for refusal in [
                         role(&spec).err(),
                         limits::of_spec(&spec).err(),
+                        sections::check(&spec, "c").err(),
                         translate::translate(&mut spec, "host").err(),
                     ].into_iter().flatten() {
                         prop_assert_eq!(refusal.code(), protos::ttrpc::Code::INVALID_ARGUMENT, "{}", refusal);

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{SFlag, fstat};
 use oci_spec::runtime::{Process, Spec};
@@ -86,6 +87,7 @@ pub fn check(spec: &Spec, root: &Path) -> Result<()> {
 }
 
 enum Found {
+    /// Or it cannot be told.
     Executable,
     /// Something that cannot be executed.
     Other,
@@ -97,8 +99,11 @@ fn look(root: &impl AsFd, path: &Path) -> Found {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let Ok(file) = openat2(root, path, how) else {
-        return Found::Nothing;
+    let file = match openat2(root, path, how) {
+        Ok(file) => file,
+        // Nobody can look for want of a descriptor, and runsc is going to say so.
+        Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => return Found::Executable,
+        Err(_) => return Found::Nothing,
     };
     let Ok(stat) = fstat(&file) else {
         return Found::Nothing;

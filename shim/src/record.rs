@@ -54,7 +54,10 @@ impl Record {
     /// The system's refusal (a full or read-only /run).
     pub fn write(&self, state_directory: &Path) -> Result<()> {
         let directory = state_directory.join(RECORDS);
-        std::fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
+        std::fs::create_dir_all(&directory).map_err(|source| {
+            remove_empty(state_directory);
+            Error::file("create", &directory)(source)
+        })?;
         let path = Self::path(state_directory, &self.id);
         let fresh = path.with_extension("new");
         let text = serde_json::to_vec(self).map_err(|source| Error::Json {
@@ -66,6 +69,7 @@ impl Record {
             .map_err(|source| {
                 // It may not even exist.
                 let _ = std::fs::remove_file(&fresh);
+                remove_empty(state_directory);
                 Error::File {
                     action: "write",
                     path,
@@ -115,11 +119,16 @@ impl Record {
             }
             _ => {}
         }
-        // Fails while other tasks are there, which is how it should be.
-        let _ = std::fs::remove_dir(state_directory.join(RECORDS));
-        let _ = std::fs::remove_dir(state_directory);
+        remove_empty(state_directory);
         Ok(())
     }
+}
+
+/// Removes the directories if nothing is in them.
+fn remove_empty(state_directory: &Path) {
+    // Fails while other tasks are there, which is how it should be.
+    let _ = std::fs::remove_dir(state_directory.join(RECORDS));
+    let _ = std::fs::remove_dir(state_directory);
 }
 
 #[cfg(test)]

@@ -136,10 +136,11 @@ impl Runsc {
         mut command: Command,
         deadline: Duration,
     ) -> Result<Option<Reaped>> {
+        let program = PathBuf::from(command.get_program());
         let spawned = self.children.spawn(&mut command);
         // It holds the container's streams, whose readers wait for the last holder.
         drop(command);
-        let pid = spawned.map_err(Error::io("start the launcher", &self.launcher.exe))?;
+        let pid = spawned.map_err(Error::io("start", program))?;
         self.launcher.started(pid);
         Ok(self.wait_for(pid, deadline).await)
     }

@@ -27,6 +27,8 @@ fn lists(text: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -43,5 +45,16 @@ mod tests {
             assert_eq!(lists(list, name), known, "{name}");
         }
         assert!(!lists("", "root"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_flag_of_a_list_is_found(names in prop::collection::vec("[a-z][a-z-]{0,9}", 1..6), noise in "[a-z \n\t-]{0,30}") {
+            let list: String = names.iter().map(|name| format!("  -{name} value\n    \tsays what\n")).collect();
+            for name in &names {
+                prop_assert!(lists(&list, name));
+            }
+            let _whatever_it_holds = lists(&noise, "root");
+        }
     }
 }
