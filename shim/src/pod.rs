@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cgroups::Resources;
 use oci_spec::runtime::{LinuxResources, Process};
 use protos::events::{
     TaskCheckpointed, TaskCreate, TaskExecAdded, TaskExecStarted, TaskIO, TaskPaused, TaskResumed,
@@ -379,15 +380,43 @@ impl Pod {
         if container.is_root() {
             limits::check(&update, &container.config)?;
             container.placement.update(update.clone()).await?;
+            limits::merge(&mut lock(&container.asked), &update);
             // What is said of the pod as a whole stays said.
             let mut follows = lock(&container.follows);
             follows.memory &= update.memory.limit.is_none();
             follows.cpu &= update.cpu.quota.is_none();
             return Ok(());
         }
-        container.placement.update(update.clone()).await?;
-        limits::merge(&mut lock(&container.asked), &update);
+        let before = lock(&container.asked).clone();
+        let mut after = before.clone();
+        limits::merge(&mut after, &update);
+        container.placement.update(update).await?;
+        *lock(&container.asked) = after.clone();
+        self.resize_sandbox(&container, &before, &after).await?;
         self.follow_containers(&container).await
+    }
+
+    /// Gives the sandbox of `member` as much more or less as the member got, where
+    /// somebody has said what the pod gets.
+    async fn resize_sandbox(
+        &self,
+        member: &Container,
+        before: &Resources,
+        after: &Resources,
+    ) -> Result<()> {
+        let Role::Member { sandbox } = &member.role else {
+            return Ok(());
+        };
+        let root = self.container(sandbox)?;
+        let (follows, said) = (*lock(&root.follows), lock(&root.asked).clone());
+        let cgroup = root.placement.cgroup();
+        let resized = limits::resized(&said, follows, before, after, cgroup);
+        if resized == Resources::default() {
+            return Ok(());
+        }
+        root.placement.update(resized.clone()).await?;
+        limits::merge(&mut lock(&root.asked), &resized);
+        Ok(())
     }
 
     /// Gives the sandbox of `member` the limits of its containers together,
