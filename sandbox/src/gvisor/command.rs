@@ -91,17 +91,36 @@ impl Runsc {
         Err(error)
     }
 
-    /// Runs the command; None if it had to be killed at the deadline.
+    /// Runs a command of the launcher; None if it had to be killed at the deadline.
     pub(crate) async fn run_to_end(
+        &self,
+        command: Command,
+        deadline: Duration,
+    ) -> Result<Option<Reaped>> {
+        self.run_noting(command, deadline, |pid| self.launcher.started(pid))
+            .await
+    }
+
+    /// As [`Self::run_to_end`], without the launcher: nobody makes a scope for it.
+    pub(crate) async fn run_outside(
+        &self,
+        command: Command,
+        deadline: Duration,
+    ) -> Result<Option<Reaped>> {
+        self.run_noting(command, deadline, |_| ()).await
+    }
+
+    async fn run_noting(
         &self,
         mut command: Command,
         deadline: Duration,
+        note: impl FnOnce(Pid),
     ) -> Result<Option<Reaped>> {
         let spawned = self.children.spawn(&mut command);
         // It holds the container's streams, whose readers wait for the last holder.
         drop(command);
         let pid = spawned.map_err(Error::io("start the launcher", &self.launcher.exe))?;
-        self.launcher.started(pid);
+        note(pid);
         match timeout(deadline, self.children.wait(pid)).await {
             Ok(reaped) => Ok(Some(reaped)),
             Err(_) => {

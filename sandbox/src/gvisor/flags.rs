@@ -25,7 +25,7 @@ impl Runsc {
             .stdout(open()?)
             .stderr(file);
         // One that does not answer is not fit to create a sandbox, which will say so.
-        self.run_to_end(command, self.config.deadlines.probe)
+        self.run_outside(command, self.config.deadlines.probe)
             .await?;
         let text = read_start(&list);
         std::fs::remove_file(&list).map_err(Error::io("remove", &list))?;
