@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use integration::containerd::Containerd;
-use integration::{on_each_containerd, wait};
+use integration::{cgroups, on_each_containerd, wait};
 use serde_json::{Value, json};
 
 on_each_containerd!(
@@ -13,6 +13,7 @@ on_each_containerd!(
     containers_made_at_once,
     a_pod_outlives_containerd,
     the_last_container_is_not_the_pod,
+    a_pod_is_resized_with_its_container,
 );
 
 /// A pod whose containers see the same network, and its id.
@@ -131,6 +132,25 @@ fn the_last_container_is_not_the_pod(containerd: &mut Containerd) {
         let text = containerd.crictl(&["inspectp", &pod]).ok();
         let status: Value = serde_json::from_str(&text).expect("crictl prints JSON");
         assert_eq!(status["status"]["state"], "SANDBOX_READY");
+    }
+    containerd.remove_pod(&pod);
+}
+
+/// As the kubelet resizes a pod: it has said what the pod gets when it was made.
+fn a_pod_is_resized_with_its_container(containerd: &mut Containerd) {
+    let limits = json!({ "linux": { "resources": {
+        "memory_limit_in_bytes": 64 << 20, "cpu_quota": 50_000, "cpu_period": 100_000 } } });
+    let pod = containerd.run_pod("resized", &limits);
+    let id = containerd.run_in_pod(&pod, "one", &["sleep", "1000"], &limits);
+    let sandbox = format!("/{}/{pod}", containerd.host().name());
+    let memory = || -> u64 {
+        let limit = cgroups::read(&sandbox, "memory.limit_in_bytes", "memory.max");
+        limit.parse().expect("the sandbox has a limit")
+    };
+    let before = memory();
+    for (update, moved) in [("100663296", 32_i64 << 20), ("67108864", 0)] {
+        containerd.crictl(&["update", "--memory", update, &id]).ok();
+        assert_eq!(memory(), before.strict_add_signed(moved), "{update}");
     }
     containerd.remove_pod(&pod);
 }

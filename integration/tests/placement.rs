@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use integration::containerd::Containerd;
+use integration::containerd::{Containerd, Version};
 use integration::process::Process;
 use integration::shim::TaskClient;
 use integration::watch::{self, Watch};
@@ -448,6 +448,33 @@ fn without_a_bus_nothing_runs_and_all_can_be_removed(containerd: &mut Containerd
     let mut show = containerd.host().command("umount");
     process::run(show.arg("/run/dbus"), wait::LIMIT).ok();
     host.assert_same(&before);
+}
+
+/// Whether KVM works is tried before; that process leaves an empty scope.
+#[test]
+fn a_scope_is_made_again_after_a_probe() {
+    let Some(containerd) = Containerd::with_settings(Version::V2_4, "platform = \"auto\"\n") else {
+        return;
+    };
+    let Some(host) = Mine::of(&containerd).filter(Mine::has_systemd) else {
+        return;
+    };
+    let kvm = Path::new("/dev/kvm");
+    let missing = !kvm.exists();
+    if missing {
+        fs::write(kvm, "").expect("stand in for KVM");
+    }
+    let before = host.listing();
+    let place = format!("/system.slice/docker-{}.scope", host.name);
+    let path = format!("system.slice:docker:{}", host.name);
+    host.run(&["--detach", "--cgroup", &path], "c", &["sleep", "1000"])
+        .ok();
+    host.assert_inside(&place);
+    containerd.remove("c");
+    host.assert_same(&before);
+    if missing {
+        fs::remove_file(kvm).expect("remove what stood in for KVM");
+    }
 }
 
 /// What is there before and after: cgroups, and systemd's units.

@@ -77,11 +77,12 @@ pub(crate) struct Setup {
     pub(crate) platform: Platform,
     pub(crate) network: Network,
     /// Whether the set-user-id and set-group-id bits of programs count, but for
-    /// processes without new privileges.
+    /// processes without new privileges, if this runsc can do that.
     pub(crate) suid: bool,
 }
 
-/// The flag for [`Setup::suid`], which runsc has had for a short time only.
+/// The flag for [`Setup::suid`], which runsc has had for a short time only. The
+/// sentry keeps to what it was told when it was created.
 pub(crate) const ALLOW_SUID: &str = "allow-suid";
 
 /// How long things may take before they count as failed.
@@ -122,9 +123,6 @@ impl Config {
             format!("--platform={}", setup.platform.name()),
             format!("--network={}", setup.network.name()),
         ];
-        if setup.suid {
-            flags.push(format!("--{ALLOW_SUID}"));
-        }
         if let Some(dir) = &self.debug_log {
             // The slash makes runsc put one file per command into the directory.
             flags.extend([
@@ -173,7 +171,6 @@ mod tests {
                 "--log-format=json",
                 "--platform=systrap",
                 "--network=host",
-                "--allow-suid",
                 "--debug",
                 "--debug-log=/var/log/d/",
                 "--net-raw=true",

@@ -9,7 +9,6 @@ mod console;
 mod create;
 mod exec;
 pub(crate) mod exit;
-mod flags;
 mod loopback;
 mod platform;
 mod signal;
@@ -33,7 +32,7 @@ use serde::de::IgnoredAny;
 
 use crate::children::Children;
 use crate::cleanup::{self, cleanup};
-use crate::config::{Config, Network, Platform, Setup};
+use crate::config::{ALLOW_SUID, Config, Network, Platform, Setup};
 use crate::error::{Error, Result};
 use crate::launch::Launcher;
 use crate::stdio::Stdio;
@@ -261,9 +260,11 @@ impl Gvisor {
             network: Network::Sandbox,
             suid: false,
         });
+        let creates_sandbox = verb == "create" && id == self.id();
         let call = Call {
             verb,
             id,
+            option: (setup.suid && creates_sandbox).then_some(ALLOW_SUID),
             args,
             dir,
             stdio,

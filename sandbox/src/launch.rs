@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
@@ -48,14 +48,16 @@ pub enum Join {
 }
 
 impl Launcher {
-    /// The command that runs `program` with `args` inside the cgroups. Why it
-    /// could not is also left in `complaint`: standard error may be a container's.
+    /// The command that runs `program` with `args` inside the cgroups, before them
+    /// the flag `--OPTION` if it knows such a one. Why it could not is also left in
+    /// `complaint`: standard error may be a container's.
     ///
     /// The program is killed if the calling thread dies before it.
     pub fn command<A: AsRef<OsStr>>(
         &self,
         complaint: &Path,
         program: &Path,
+        option: Option<&str>,
         args: impl IntoIterator<Item = A>,
     ) -> Command {
         let mut command = Command::new(&self.exe);
@@ -71,6 +73,9 @@ impl Launcher {
         if let Join::AwaitMembership(_) = self.mode {
             command.arg("--await");
         }
+        if let Some(option) = option {
+            command.arg("--option").arg(option);
+        }
         command.arg("--").arg(program).args(args);
         command
     }
@@ -84,8 +89,8 @@ impl Launcher {
     }
 }
 
-/// The launcher: `[--parent PID] [--complaint FILE] [--join DIR]… [--await] --
-/// PROGRAM ARGS…`.
+/// The launcher: `[--parent PID] [--complaint FILE] [--join DIR]… [--await]
+/// [--option NAME] -- PROGRAM ARGS…`.
 ///
 /// Becomes the program, or writes one line to standard error and the file and
 /// returns [`FAILED`]; then the program has not run.
@@ -110,6 +115,7 @@ struct Request {
     complaint: Option<PathBuf>,
     join: Vec<PathBuf>,
     wait: bool,
+    option: Option<String>,
     program: OsString,
     args: Vec<OsString>,
 }
@@ -136,6 +142,10 @@ impl Request {
                         .push(args.next().ok_or("--join needs a directory")?.into());
                 }
                 Some("--await") => request.wait = true,
+                Some("--option") => {
+                    let name = args.next().and_then(|name| name.into_string().ok());
+                    request.option = Some(name.ok_or("--option needs a name")?);
+                }
                 Some("--") => break,
                 _ => return Err(format!("unknown argument {}", arg.display())),
             }
@@ -159,11 +169,25 @@ impl Request {
             let cgroup = self.join.first().map(|first| first.display().to_string());
             format!("cannot join cgroup {}: {error}", cgroup.unwrap_or_default())
         })?;
-        let error = Command::new(&self.program).args(&self.args).exec();
+        let mut command = Command::new(&self.program);
+        if let Some(name) = self.option.as_ref().filter(|name| self.knows(name)) {
+            command.arg(format!("--{name}"));
+        }
+        let error = command.args(&self.args).exec();
         Err(format!(
             "cannot execute {}: {error}",
             self.program.display()
         ))
+    }
+
+    /// Whether the program lists the flag: an unknown one would make it fail. One
+    /// that lists none has none, and one that does not run is told of later.
+    fn knows(&self, name: &str) -> bool {
+        let asked = Command::new(&self.program)
+            .arg("flags")
+            .stdin(Stdio::null())
+            .output();
+        asked.is_ok_and(|answer| lists(&String::from_utf8_lossy(&answer.stderr), name))
     }
 
     fn die_with_parent(&self) -> Result<(), String> {
@@ -180,6 +204,14 @@ impl Request {
     }
 }
 
+/// Whether a list as Go's flag package prints it has the flag.
+fn lists(text: &str, name: &str) -> bool {
+    text.lines().any(|line| {
+        let words = line.trim_start().strip_prefix('-');
+        words.is_some_and(|words| words.split_whitespace().next() == Some(name))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -192,9 +224,10 @@ mod tests {
 
     #[test]
     fn arguments_of_the_program_are_left_alone() {
-        let request =
-            parse("--parent 7 --complaint /c --join /a --join /b --await -- prog --join x --")
-                .unwrap();
+        let request = parse(
+            "--parent 7 --complaint /c --join /a --join /b --await --option o -- prog --join x --",
+        )
+        .unwrap();
         assert_eq!(
             request,
             Request {
@@ -202,6 +235,7 @@ mod tests {
                 complaint: Some("/c".into()),
                 join: vec!["/a".into(), "/b".into()],
                 wait: true,
+                option: Some("o".into()),
                 program: "prog".into(),
                 args: vec!["--join".into(), "x".into(), "--".into()],
             }
@@ -213,6 +247,7 @@ mod tests {
         for (line, cause) in [
             ("", "no -- and program given"),
             ("--join", "--join needs a directory"),
+            ("--option", "--option needs a name"),
             ("--parent x -- true", "--parent needs a pid"),
             ("--other -- true", "unknown argument --other"),
             ("--join /a --", "no program after --"),
@@ -228,7 +263,7 @@ mod tests {
             join: vec!["/cg/a b".into()],
             mode: Join::Enter,
         };
-        let command = launcher.command(Path::new("/c"), Path::new("/bin/true"), ["-x"]);
+        let command = launcher.command(Path::new("/c"), Path::new("/bin/true"), Some("n"), ["-x"]);
         assert_eq!(command.get_program(), "/exe");
         let mut args = command.get_args().map(OsStr::to_owned);
         assert_eq!(args.next().unwrap(), COMMAND);
@@ -236,6 +271,7 @@ mod tests {
         assert_eq!(request.parent, i32::try_from(std::process::id()).ok());
         assert_eq!(request.complaint.as_deref(), Some(Path::new("/c")));
         assert_eq!(request.join, launcher.join);
+        assert_eq!(request.option.as_deref(), Some("n"));
         assert_eq!(
             (request.program, request.args),
             ("/bin/true".into(), vec!["-x".into()])
@@ -254,6 +290,33 @@ mod tests {
                 }
                 Err(cause) => prop_assert!(!cause.is_empty()),
             }
+        }
+    }
+
+    #[test]
+    fn flags_are_found_by_their_whole_name() {
+        let list = "  -allow-suid\n    \tallows --it with -none\n  -root value\n\n";
+        for (name, known) in [
+            ("allow-suid", true),
+            ("root", true),
+            ("allow", false),
+            ("none", false),
+            ("it", false),
+            ("value", false),
+        ] {
+            assert_eq!(lists(list, name), known, "{name}");
+        }
+        assert!(!lists("", "root"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_flag_of_a_list_is_found(names in prop::collection::vec("[a-z][a-z-]{0,9}", 1..6), noise in "[a-z \n\t-]{0,30}") {
+            let list: String = names.iter().map(|name| format!("  -{name} value\n    \tsays what\n")).collect();
+            for name in &names {
+                prop_assert!(lists(&list, name));
+            }
+            let _whatever_it_holds = lists(&noise, "root");
         }
     }
 }

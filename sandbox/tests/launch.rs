@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn launch(join: Vec<PathBuf>, program: &str, args: &[&str]) -> Output {
         join,
         mode: Join::Enter,
     };
-    let mut command = launcher.command(Path::new("/dev/null"), Path::new(program), args);
+    let mut command = launcher.command(Path::new("/dev/null"), Path::new(program), None, args);
     command.output().unwrap()
 }
 
@@ -89,6 +90,7 @@ fn waits_until_it_was_put_there() {
     let mut command = launcher.command(
         Path::new("/dev/null"),
         Path::new("/bin/cat"),
+        None,
         ["/proc/self/cgroup"],
     );
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -97,6 +99,29 @@ fn waits_until_it_was_put_there() {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(cgroup.name()), "{text}");
+}
+
+#[test]
+fn a_flag_is_given_to_who_lists_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    let script = "#!/bin/sh\n[ \"$1\" = flags ] && echo '  -known value' >&2 || echo \"$@\"\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let launcher = Launcher {
+        exe: exe(),
+        join: Vec::new(),
+        mode: Join::Enter,
+    };
+    for (option, expected) in [
+        (Some("known"), "--known a b\n"),
+        (Some("unknown"), "a b\n"),
+        (None, "a b\n"),
+    ] {
+        let mut command = launcher.command(Path::new("/dev/null"), &program, option, ["a", "b"]);
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
 }
 
 #[test]

@@ -151,6 +151,59 @@ pub fn of_containers(
     resources
 }
 
+/// The limits of a pod for which they were `said`, after those of one container
+/// have changed: as much more or less. The kubelet resizes a pod so, whose own
+/// cgroup it has raised before.
+pub fn resized(
+    said: &Resources,
+    follows: FollowsContainers,
+    before: &Resources,
+    after: &Resources,
+    cgroup: &Cgroup,
+) -> Resources {
+    let mut resources = Resources::default();
+    let moved = |said: u64, before: u64, after: u64| said.saturating_add(after) - before.min(said);
+    let bytes = |limit: Option<Limit<Bytes>>| Some(limit?.value()?.0);
+    let memory = |of: &Resources| bytes(of.memory.limit);
+    if !follows.memory
+        && let (Some(said), Some(before), Some(after)) =
+            (memory(said), memory(before), memory(after))
+        && before != after
+    {
+        resources.memory.limit = Some(Limit::Of(Bytes(moved(said, before, after))));
+        bind(&mut resources, cgroup);
+    }
+    if resources.memory.limit.is_some()
+        && let (Some(swap), Some(limit)) = (bytes(said.memory.swap), memory(&resources))
+    {
+        // It is of both together, so it moves with the memory.
+        let swap = moved(
+            swap,
+            memory(before).unwrap_or(0),
+            memory(after).unwrap_or(0),
+        );
+        resources.memory.swap = Some(Limit::Of(Bytes(swap.max(limit))));
+    }
+    let period = said.cpu.period.map_or(DEFAULT_PERIOD, |period| period.0);
+    let quota = |of: &Resources| {
+        let own = of
+            .cpu
+            .period
+            .map_or(DEFAULT_PERIOD, |period| period.0)
+            .max(1);
+        let quota = of.cpu.quota?.value()?.0;
+        Some(quota.saturating_mul(period).div_ceil(own))
+    };
+    if !follows.cpu
+        && let (Some(said), Some(before), Some(after)) = (quota(said), quota(before), quota(after))
+        && before != after
+    {
+        resources.cpu.period = Some(Micros(period));
+        resources.cpu.quota = Some(Limit::Of(Micros(moved(said, before, after))));
+    }
+    resources
+}
+
 /// The limit of memory and swap together, for a memory `limit`: the sum of the
 /// containers', if any has one. Never below the limit of memory alone, which the
 /// kernel refuses.
@@ -342,6 +395,38 @@ mod tests {
             Some(Limit::Of(Bytes((128 << 20) + (32 << 20))))
         );
         assert_eq!(follows, FollowsContainers::default());
+    }
+
+    #[test]
+    fn a_pod_whose_limits_are_said_is_resized_with_its_containers() {
+        let limits = |memory: i64, quota: i64, period: u64| {
+            of_spec(&spec(
+                &[],
+                &serde_json::json!({
+                    "memory": {"limit": memory}, "cpu": {"quota": quota, "period": period}
+                }),
+            ))
+            .unwrap()
+        };
+        let said = limits(160 << 20, 100_000, 100_000);
+        let none = FollowsContainers::default();
+        let before = limits(64 << 20, 50_000, 100_000);
+        let of = |follows, after: &Resources| {
+            let new = resized(&said, follows, &before, after, &cgroup());
+            (new.memory.limit, new.cpu.quota)
+        };
+        let memory = |mib: u64| Some(Limit::Of(Bytes(mib << 20)));
+        let quota = |micros| Some(Limit::Of(Micros(micros)));
+        let more = limits(96 << 20, 50_000, 50_000);
+        assert_eq!(of(none, &more), (memory(192), quota(150_000)));
+        let less = limits(32 << 20, 25_000, 100_000);
+        assert_eq!(of(none, &less), (memory(128), quota(75_000)));
+        assert_eq!(of(none, &before), (None, None), "nothing has changed");
+        let all = FollowsContainers {
+            memory: true,
+            cpu: true,
+        };
+        assert_eq!(of(all, &more), (None, None), "the sum says it");
     }
 
     #[test]

@@ -222,10 +222,13 @@ impl Scope {
         while let Some(pid) = launched.recv().await {
             // It may have been killed meanwhile, here and below.
             let _ = kill(pid, Signal::SIGSTOP);
-            let admitted = if made {
-                self.join(pid).await
-            } else {
-                self.make(pid).await
+            let admitted = match made {
+                false => self.make(pid).await,
+                // A scope ends with its last process, which may be that of a probe.
+                true => match self.join(pid).await {
+                    Ok(()) => Ok(()),
+                    Err(refused) => self.make(pid).await.map_err(|_| refused),
+                },
             };
             match admitted {
                 Ok(()) => {

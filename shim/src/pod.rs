@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cgroups::Resources;
 use oci_spec::runtime::{LinuxResources, Process};
 use protos::events::{
     TaskCheckpointed, TaskCreate, TaskExecAdded, TaskExecStarted, TaskIO, TaskPaused, TaskResumed,
@@ -389,28 +390,71 @@ impl Pod {
         if container.is_root() {
             limits::check(&update, &container.config)?;
             container.placement.update(update.clone()).await?;
+            limits::merge(&mut lock(&container.asked), &update);
             // What is said of the pod as a whole stays said.
             let mut follows = lock(&container.follows);
             follows.memory &= update.memory.limit.is_none();
             follows.cpu &= update.cpu.quota.is_none();
             return Ok(());
         }
-        let before = {
+        let (before, after) = {
             let mut asked = lock(&container.asked);
             let before = asked.clone();
             limits::merge(&mut asked, &update);
-            before
+            (before, asked.clone())
         };
-        // The sandbox first: a limit below what is used is refused there.
-        let updated = match self.follow_containers(&container).await {
-            Ok(()) => container.placement.update(update).await,
-            Err(error) => Err(error),
-        };
+        let updated = self
+            .update_member(&container, update, &before, &after)
+            .await;
         if updated.is_err() {
             *lock(&container.asked) = before;
         }
         self.limits.send_replace(());
         updated
+    }
+
+    /// The sandbox first: a limit below what is used is refused there.
+    async fn update_member(
+        &self,
+        member: &Container,
+        update: Resources,
+        before: &Resources,
+        after: &Resources,
+    ) -> Result<()> {
+        self.resize_sandbox(member, before, after).await?;
+        let updated = match self.follow_containers(member).await {
+            Ok(()) => member.placement.update(update).await,
+            Err(error) => Err(error),
+        };
+        if updated.is_err()
+            && let Err(error) = self.resize_sandbox(member, after, before).await
+        {
+            log::warn!("after a refused update of {}: {}", member.id, chain(&error));
+        }
+        updated
+    }
+
+    /// Gives the sandbox of `member` as much more or less as the member got, where
+    /// somebody has said what the pod gets.
+    async fn resize_sandbox(
+        &self,
+        member: &Container,
+        before: &Resources,
+        after: &Resources,
+    ) -> Result<()> {
+        let Role::Member { sandbox } = &member.role else {
+            return Ok(());
+        };
+        let root = self.container(sandbox)?;
+        let (follows, said) = (*lock(&root.follows), lock(&root.asked).clone());
+        let cgroup = root.placement.cgroup();
+        let resized = limits::resized(&said, follows, before, after, cgroup);
+        if resized == Resources::default() {
+            return Ok(());
+        }
+        root.placement.update(resized.clone()).await?;
+        limits::merge(&mut lock(&root.asked), &resized);
+        Ok(())
     }
 
     /// Gives the sandbox of `member` the limits of its containers together,

@@ -40,6 +40,8 @@ pub(crate) struct Runsc {
 pub(crate) struct Call<'a> {
     pub(crate) verb: &'static str,
     pub(crate) id: &'a str,
+    /// A flag before the verb, if this runsc knows it.
+    pub(crate) option: Option<&'static str>,
     /// Between the verb and the id.
     pub(crate) args: Vec<OsString>,
     /// For the log of this call; removed after success.
@@ -68,7 +70,9 @@ impl Runsc {
         args.push(verb.into());
         args.extend(call.args);
         args.push(id.into());
-        let mut command = self.launcher.command(&stderr, &self.config.runsc, args);
+        let mut command = self
+            .launcher
+            .command(&stderr, &self.config.runsc, call.option, args);
         self.attach(&mut command, call.stdio, &stderr)?;
 
         let after = self.config.deadlines.command;
@@ -100,34 +104,30 @@ impl Runsc {
 
     /// Has runsc say to `stderr` what is wrong with its flags. It judges them before
     /// it opens its log, and its standard error may have been a container's.
+    ///
+    /// A scope has ended with its first process, the one that failed; then it is
+    /// asked where the shim is.
     async fn have_flags_judged(&self, mut flags: Vec<OsString>, stderr: &Path) -> Result<()> {
         flags.push("help".into());
-        if self.ask(flags, stderr).await? != Some(Status::Exited(0)) {
-            return Ok(());
-        }
-        // It is not the flags.
-        discard(stderr);
-        Ok(())
-    }
-
-    /// Has runsc answer about itself on standard error, which `answer` becomes.
-    /// None if it did not end in time.
-    ///
-    /// It is asked where the shim itself is: that is a question about the program,
-    /// no work for the pod, and a scope would end with its first process.
-    pub(super) async fn ask(&self, args: Vec<OsString>, answer: &Path) -> Result<Option<Status>> {
-        // Only so that it dies with us.
-        let nowhere = Launcher {
+        let join = match self.launcher.mode {
+            Join::Enter => self.launcher.join.clone(),
+            Join::AwaitMembership(_) => Vec::new(),
+        };
+        let launcher = Launcher {
             exe: self.launcher.exe.clone(),
-            join: Vec::new(),
+            join,
             mode: Join::Enter,
         };
-        let mut command = nowhere.command(answer, &self.config.runsc, args);
-        self.attach(&mut command, None, answer)?;
+        let mut command = launcher.command(stderr, &self.config.runsc, None, flags);
+        self.attach(&mut command, None, stderr)?;
         let spawned = self.children.spawn(&mut command);
-        let pid = spawned.map_err(Error::io("start the launcher", &nowhere.exe))?;
+        let pid = spawned.map_err(Error::io("start the launcher", &launcher.exe))?;
         let ended = self.wait_for(pid, self.config.deadlines.probe).await;
-        Ok(ended.map(|reaped| reaped.status))
+        if ended.is_none_or(|reaped| reaped.status == Status::Exited(0)) {
+            // It is not the flags.
+            discard(stderr);
+        }
+        Ok(())
     }
 
     /// Runs the command; None if it had to be killed at the deadline.

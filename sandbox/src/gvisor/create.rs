@@ -191,9 +191,7 @@ impl Gvisor {
                 .unwrap_or_else(|| spec::network(spec));
             let platform = self.runsc.choose_platform(dir).await?;
             let given = self.runsc.config.flags.contains_key(ALLOW_SUID);
-            let suid = !given
-                && spec::may_gain_privileges(spec)
-                && self.runsc.knows(ALLOW_SUID, dir).await?;
+            let suid = !given && spec::may_gain_privileges(spec);
             let setup = Setup {
                 platform,
                 network,

@@ -61,9 +61,10 @@ impl Runsc {
             .map(OsString::from)
             .collect();
         args.extend(["--ignore-cgroups", "do", "/bin/true"].map(OsString::from));
+        let nowhere = Path::new("/dev/null");
         let mut command = self
             .launcher
-            .command(Path::new("/dev/null"), &self.config.runsc, args);
+            .command(nowhere, &self.config.runsc, None, args);
         let open = || null().map_err(Error::io("open", "/dev/null"));
         command.stdin(open()?).stdout(open()?).stderr(open()?);
 
