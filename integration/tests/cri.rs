@@ -152,6 +152,35 @@ fn a_pod_is_resized_with_its_container(containerd: &mut Containerd) {
         containerd.crictl(&["update", "--memory", update, &id]).ok();
         assert_eq!(memory(), before.strict_add_signed(moved), "{update}");
     }
+    // Half of it could be had; the other half is refused, and so is all.
+    let refused = [
+        "update",
+        "--memory",
+        "100663296",
+        "--cpuset-cpus",
+        "0-99",
+        &id,
+    ];
+    containerd.crictl(&refused).err();
+    assert_eq!(memory(), before, "after a refused update");
+    containerd.remove_pod(&pod);
+
+    // The same where nobody has said what the pod gets.
+    let pod = containerd.run_pod("follows", &Value::Null);
+    let id = containerd.run_in_pod(&pod, "one", &["sleep", "1000"], &limits);
+    let sandbox = format!("/{}/{pod}", containerd.host().name());
+    let memory = || cgroups::read(&sandbox, "memory.limit_in_bytes", "memory.max");
+    let before = memory();
+    let refused = [
+        "update",
+        "--memory",
+        "100663296",
+        "--cpuset-cpus",
+        "0-99",
+        &id,
+    ];
+    containerd.crictl(&refused).err();
+    assert_eq!(memory(), before, "after a refused update");
     containerd.remove_pod(&pod);
 }
 

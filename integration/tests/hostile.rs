@@ -703,6 +703,67 @@ fn options_and_configuration_files() {
     before.assert_same_but(&setup.host, made_once);
 }
 
+/// A tidy-up of `/run` that goes too far takes the sandbox's socket: nobody can ask
+/// the sandbox any more, but it can be ended.
+#[test]
+fn a_sandbox_without_its_socket_can_be_killed() {
+    let Some(setup) = Setup::new() else { return };
+    let (shim, mut client, _) = setup.running();
+    let state = Path::new("/run/rampart").join(shim.namespace()).join("c");
+    let state = setup.host.outside(state);
+    let sockets = fs::read_dir(&state).expect("the sandbox's state");
+    let sockets = sockets.map(|entry| entry.expect("an entry").path());
+    let mut sockets = sockets.filter(|path| path.extension().is_some_and(|end| end == "sock"));
+    fs::remove_file(sockets.next().expect("its socket")).expect("remove the socket");
+    client.kill("", 9).expect("kill the task");
+    assert_eq!(client.wait("").expect("wait for it").exit_status, 137);
+    client.delete("").expect("delete the task");
+}
+
+/// Two containerds share `/run` and a namespace, and have a task of one id each.
+#[test]
+fn the_task_of_another_containerd_is_not_touched() {
+    let Some(setup) = Setup::new() else { return };
+    let (shim, mut client, reply) = setup.running();
+    for cgroup in [shim.id(), "elsewhere"] {
+        let linux = json!({
+            "cgroupsPath": format!("/{}/{cgroup}", setup.host.name()),
+            "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "network" }],
+        });
+        let namespace = setup.host.name();
+        let bundle = bundle::make(
+            &setup.host,
+            namespace,
+            "other",
+            &["true"],
+            &[("linux", linux)],
+        );
+        let of_other = ["-address", "/other.sock", "-bundle"];
+        let of_other = [&of_other[..], &[bundle.to_str().expect("a plain path")]].concat();
+        let mut start = shim.command(&[&of_other[..], &["start"]].concat());
+        let other = process::run_with_input(start.current_dir(&bundle), &[], wait::LIMIT).ok();
+        let other = Reply::Plain(other);
+        assert_ne!(other.path(), reply.path(), "it is another shim");
+        let refusal = shim.connect(&other).create(&bundle).expect_err(cgroup);
+        assert_eq!(refusal.code, code::ALREADY_EXISTS, "{refusal:?}");
+        assert_unmoved(&shim, &reply, "a refused create");
+        // As containerd does after it.
+        let mut delete = shim.command(&[&of_other[..], &["delete"]].concat());
+        process::run(delete.current_dir(&bundle), wait::LIMIT).ok();
+        assert_unmoved(&shim, &reply, "a delete of the refused one");
+        shut_down(&shim, &other);
+        fs::remove_dir_all(&bundle).expect("remove the bundle");
+    }
+    client
+        .exec("e", &["true"])
+        .expect("an exec is still possible");
+    client.start("e").expect("start the exec");
+    assert_eq!(client.wait("e").expect("wait for it").exit_status, 0);
+    client.kill("", 9).expect("kill the task");
+    assert_eq!(client.wait("").expect("wait for it").exit_status, 137);
+    client.delete("").expect("delete the task");
+}
+
 fn shut_down(shim: &Shim<'_>, reply: &Reply) {
     let mut client = shim.connect(reply);
     let pid = client.identify().expect("it serves").shim_pid;

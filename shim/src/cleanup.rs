@@ -31,23 +31,30 @@ pub fn delete(flags: &Flags) -> Result<()> {
     } else {
         PathBuf::from(&flags.bundle)
     };
-    let (record, config) = find(flags, &bundle)?;
-    let state_directory = config.state_directory(&flags.namespace);
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Error::system("start the runtime"))?
-        .block_on(demolish(&record, &config, &state_directory))?;
+    let found = find(flags, &bundle);
+    match &found {
+        Some((record, config)) => {
+            let state_directory = config.state_directory(&flags.namespace);
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(Error::system("start the runtime"))?
+                .block_on(demolish(record, config, &state_directory))?;
+        }
+        None => rootfs::unmount_all(&bundle.join("rootfs"))?,
+    }
     remove_socket(flags, &bundle)?;
 
+    let record = found.map(|(record, _)| record);
     // The status that the shim saw, if it lived to see it.
-    let exit = record.exit.unwrap_or(Exit {
+    let exit = record.as_ref().and_then(|record| record.exit);
+    let exit = exit.unwrap_or(Exit {
         code: 128 + 9,
         at: SystemTime::now(),
     });
     let response = DeleteResponse {
         pid: record
-            .pid
+            .and_then(|record| record.pid)
             .and_then(|pid| u32::try_from(pid).ok())
             .unwrap_or_default(),
         exit_status: exit.code,
@@ -82,11 +89,11 @@ pub async fn demolish(record: &Record, config: &Config, state_directory: &Path) 
 }
 
 /// Takes apart what is left of an earlier task of this id, which could not be
-/// removed at its time: `/run` was read-only, for example. One whose processes
-/// still live is not touched; runsc then says that it exists.
+/// removed at its time: `/run` was read-only, for example.
 ///
 /// # Errors
-/// It still cannot be removed, or its record not be understood.
+/// [`Error::AlreadyExists`] if its processes live: it may be another containerd's,
+/// and is not touched. It still cannot be removed, or its record not be understood.
 pub async fn remove_leavings(id: &str, config: &Config, state_directory: &Path) -> Result<()> {
     let Some(record) = Record::read(state_directory, id)? else {
         return Ok(());
@@ -94,7 +101,11 @@ pub async fn remove_leavings(id: &str, config: &Config, state_directory: &Path) 
     let home = home(&record, state_directory)?;
     let sandbox_config = sandbox_config(config, state_directory);
     if sandbox::cleanup::is_in_use(&sandbox_config, &record.sandbox, id, &record.bundle, &home) {
-        return Ok(());
+        return Err(Error::AlreadyExists(format!(
+            "task {id} exists already, with bundle {} and its state in {}: delete it first, or give each containerd a namespace or a root of its own",
+            record.bundle.display(),
+            state_directory.display()
+        )));
     }
     log::info!("removing what an earlier task {id} left");
     demolish(&record, config, state_directory).await
@@ -127,8 +138,9 @@ const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The record, and the configuration whose state directory it is in. A task that
 /// was never created, or is gone, has none: then the ways it would have gone are
-/// looked at.
-fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
+/// looked at. None if the record is that of a task of the same id with another
+/// bundle: it is another containerd's, and this one was refused for it.
+fn find(flags: &Flags, bundle: &Path) -> Option<(Record, Config)> {
     let mut configs = vec![Config::read_default().unwrap_or_default()];
     if let Some(config) = left_options(bundle) {
         configs.insert(0, config);
@@ -136,7 +148,10 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
     for config in &configs {
         let state_directory = config.state_directory(&flags.namespace);
         match Record::read(&state_directory, &flags.id) {
-            Ok(Some(record)) => return Ok((record, config.clone())),
+            Ok(Some(record)) if is_same(&record.bundle, bundle) => {
+                return Some((record, config.clone()));
+            }
+            Ok(Some(_)) => return None,
             Ok(None) => {}
             // Damaged: what can be told without it is told.
             Err(error) => eprintln!("{}", crate::error::chain(&error)),
@@ -171,7 +186,13 @@ fn find(flags: &Flags, bundle: &Path) -> Result<(Record, Config)> {
         pid: None,
         exit: None,
     };
-    Ok((record, configs.swap_remove(0)))
+    Some((record, configs.swap_remove(0)))
+}
+
+/// Whether two paths are the same bundle, however they lead there.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one == other || real(one) == real(other)
 }
 
 /// The configuration that Create wrote into the bundle, if it came so far.

@@ -230,6 +230,20 @@ pub fn merge(asked: &mut Resources, update: &Resources) {
     asked.cpu.period = update.cpu.period.or(asked.cpu.period);
 }
 
+/// The update that leads from `after` back to `before`, where that had no limit
+/// to none.
+pub fn back_to(before: &Resources, after: &Resources) -> Resources {
+    fn or_none<T>(before: Option<Limit<T>>, after: Option<Limit<T>>) -> Option<Limit<T>> {
+        before.or(after.map(|_| Limit::Unlimited))
+    }
+    let mut back = Resources::default();
+    back.memory.limit = or_none(before.memory.limit, after.memory.limit);
+    back.memory.swap = or_none(before.memory.swap, after.memory.swap);
+    back.cpu.quota = or_none(before.cpu.quota, after.cpu.quota);
+    back.cpu.period = before.cpu.period;
+    back
+}
+
 /// The sum of a figure that every one has; `None` if one lacks it, or none is
 /// there.
 fn sum(asked: &[Resources], figure: impl Fn(&Resources) -> Option<u64>) -> Option<u64> {

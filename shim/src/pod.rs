@@ -50,6 +50,8 @@ pub struct Pod {
     deleting: Calls<(u32, Exit)>,
     /// Changes when a container may have got another limit, or runs from now on.
     limits: watch::Sender<()>,
+    /// Held by an update of a container's limits.
+    updating: tokio::sync::Mutex<()>,
     /// When the shim last had something to do.
     used: Mutex<Instant>,
     shutdown: Notify,
@@ -68,6 +70,7 @@ impl Pod {
             killing: Calls::default(),
             deleting: Calls::default(),
             limits: watch::Sender::new(()),
+            updating: tokio::sync::Mutex::default(),
             used: Mutex::new(Instant::now()),
             shutdown: Notify::new(),
         }
@@ -387,9 +390,17 @@ impl Pod {
             return Err(Error::FailedPrecondition(format!("task {id} has ended")));
         }
         let update = limits::of_linux(Some(resources))?;
+        // One after the other: each starts from what the one before has left.
+        let _turn = self.updating.lock().await;
         if container.is_root() {
             limits::check(&update, &container.config)?;
-            container.placement.update(update.clone()).await?;
+            if let Err(error) = container.placement.update(update.clone()).await {
+                let back = limits::back_to(&lock(&container.asked).clone(), &update);
+                if let Err(error) = container.placement.update(back).await {
+                    log::warn!("after a refused update of {id}: {}", chain(&error));
+                }
+                return Err(error);
+            }
             limits::merge(&mut lock(&container.asked), &update);
             // What is said of the pod as a whole stays said.
             let mut follows = lock(&container.follows);
@@ -397,41 +408,45 @@ impl Pod {
             follows.cpu &= update.cpu.quota.is_none();
             return Ok(());
         }
-        let (before, after) = {
-            let mut asked = lock(&container.asked);
-            let before = asked.clone();
-            limits::merge(&mut asked, &update);
-            (before, asked.clone())
-        };
-        let updated = self
-            .update_member(&container, update, &before, &after)
-            .await;
+        let before = lock(&container.asked).clone();
+        let mut after = before.clone();
+        limits::merge(&mut after, &update);
+        *lock(&container.asked) = after.clone();
+        // The sandbox first: a limit below what is used is refused there.
+        let mut resized = false;
+        let updated = async {
+            self.resize_sandbox(&container, &before, &after).await?;
+            resized = true;
+            self.follow_containers(&container).await?;
+            container.placement.update(update).await
+        }
+        .await;
         if updated.is_err() {
-            *lock(&container.asked) = before;
+            self.take_back(&container, before, &after, resized).await;
         }
         self.limits.send_replace(());
         updated
     }
 
-    /// The sandbox first: a limit below what is used is refused there.
-    async fn update_member(
+    /// Undoes what was written of a refused update.
+    async fn take_back(
         &self,
         member: &Container,
-        update: Resources,
-        before: &Resources,
+        before: Resources,
         after: &Resources,
-    ) -> Result<()> {
-        self.resize_sandbox(member, before, after).await?;
-        let updated = match self.follow_containers(member).await {
-            Ok(()) => member.placement.update(update).await,
-            Err(error) => Err(error),
+        resized: bool,
+    ) {
+        *lock(&member.asked) = before.clone();
+        let sandbox = match resized {
+            true => self.resize_sandbox(member, after, &before).await,
+            false => Ok(()),
         };
-        if updated.is_err()
-            && let Err(error) = self.resize_sandbox(member, after, before).await
-        {
+        let together = self.follow_containers(member).await;
+        let own = limits::back_to(&before, after);
+        let own = member.placement.update(own).await;
+        if let Err(error) = sandbox.and(together).and(own) {
             log::warn!("after a refused update of {}: {}", member.id, chain(&error));
         }
-        updated
     }
 
     /// Gives the sandbox of `member` as much more or less as the member got, where
@@ -452,7 +467,13 @@ impl Pod {
         if resized == Resources::default() {
             return Ok(());
         }
-        root.placement.update(resized.clone()).await?;
+        if let Err(error) = root.placement.update(resized.clone()).await {
+            let back = limits::back_to(&said, &resized);
+            if let Err(error) = root.placement.update(back).await {
+                log::warn!("after a refused update of {sandbox}: {}", chain(&error));
+            }
+            return Err(error);
+        }
         limits::merge(&mut lock(&root.asked), &resized);
         Ok(())
     }

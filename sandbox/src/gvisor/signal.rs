@@ -1,15 +1,19 @@
 //! Sends signals to the processes of a container, and lists them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::exit::Exit;
 use super::table::{Phase, Table, ends_unstarted};
 use super::{Gvisor, Target, gone, means_gone};
 use crate::error::{Error, Result};
+
+/// How long a sentry that takes no more calls may need to be reaped.
+const ENDING: Duration = Duration::from_millis(500);
 
 impl Gvisor {
     /// Sends a signal. SIGKILL also resumes a paused sandbox, as it could not die,
@@ -79,6 +83,11 @@ impl Gvisor {
             Err(Error::Refused { cause, .. }) if means_gone(&cause) => Err(Error::NotFound {
                 object: target.name(id),
             }),
+            // Or its socket alone is, and nobody can reach it any more.
+            Err(Error::SandboxGone { .. }) if ends_sandbox && !self.ends_soon().await => {
+                self.kill_sentry(signal);
+                Ok(())
+            }
             Err(Error::SandboxGone { .. }) => Err(Error::NotFound {
                 object: target.name(id),
             }),
@@ -88,6 +97,11 @@ impl Gvisor {
             }
             sent => sent,
         }
+    }
+
+    /// Whether the sentry is reaped within the time that an ending one needs.
+    async fn ends_soon(&self) -> bool {
+        timeout(ENDING, self.wait(self.id())).await.is_ok()
     }
 
     /// A container that was never started has no process: it ends by our word.
