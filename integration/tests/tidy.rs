@@ -8,13 +8,11 @@ use std::process::Command;
 use integration::{process, skip, wait};
 
 /// What each crate may depend on of ours: a way without a way back.
-const DEPENDENCIES: [(&str, &[&str]); 7] = [
+const DEPENDENCIES: [(&str, &[&str]); 5] = [
     ("protos", &[]),
     ("cgroups", &[]),
-    ("agent", &["protos"]),
     ("sandbox", &["cgroups", "protos"]),
     ("shim", &["sandbox", "cgroups", "protos"]),
-    ("rampart", &["cgroups", "protos"]),
     ("integration", &["protos"]),
 ];
 

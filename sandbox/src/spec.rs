@@ -96,6 +96,16 @@ pub fn check_process(id: &str, process: &Process) -> Result<()> {
     if process.args().as_ref().is_none_or(Vec::is_empty) {
         return invalid("process.args", "is empty".to_owned());
     }
+    // The kernel's texts end at a zero byte; what is behind would be lost.
+    let texts = [
+        ("process.args", process.args()),
+        ("process.env", process.env()),
+    ];
+    for (field, texts) in texts {
+        if let Some(text) = texts.iter().flatten().find(|text| text.contains('\0')) {
+            return invalid(field, format!("{text:?} holds a zero byte"));
+        }
+    }
     if !process.cwd().is_absolute() {
         let cwd = process.cwd().display();
         return invalid(
@@ -260,6 +270,11 @@ mod tests {
                 "process.cwd: \"\" is not an absolute path",
             ),
             ("/process/args", json!([]), "process.args: is empty"),
+            (
+                "/process/args",
+                json!(["sh", "a\0b"]),
+                "process.args: \"a\\0b\" holds a zero byte",
+            ),
             ("/process", json!(null), "process: is missing"),
             ("/root", json!(null), "root: is missing"),
         ] {

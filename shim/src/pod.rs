@@ -379,12 +379,7 @@ impl Pod {
     ///
     /// # Errors
     /// It has ended, or the limits cannot be set.
-    pub async fn update(
-        &self,
-        id: &str,
-        resources: &LinuxResources,
-        _annotations: &HashMap<String, String>,
-    ) -> Result<()> {
+    pub async fn update(&self, id: &str, resources: &LinuxResources) -> Result<()> {
         let container = self.container(id)?;
         if container.life.exit().is_some() {
             return Err(Error::FailedPrecondition(format!("task {id} has ended")));

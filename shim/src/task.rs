@@ -187,9 +187,7 @@ impl Task for TaskService {
     async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> ttrpc::Result<Empty> {
         self.pod.container(&request.id)?;
         let resources: LinuxResources = json(&request.resources, "the resources")?;
-        self.pod
-            .update(&request.id, &resources, &request.annotations)
-            .await?;
+        self.pod.update(&request.id, &resources).await?;
         Ok(Empty::new())
     }
 
