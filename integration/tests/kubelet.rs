@@ -455,18 +455,19 @@ fn figures(gates: &[&str]) {
             .cloned()
             .unwrap_or(Value::Null)
     };
-    // cAdvisor looks every ten seconds or so.
+    // cAdvisor looks at the pod every ten seconds or so, and at first too early.
     let pod = kubelet.until("the figures of the pod", || {
         let pod = kubelet.stats("figures");
-        let held = figure(&of(&pod, "holds"), "/memory/usageBytes");
-        let used = figure(&of(&pod, "computes"), "/cpu/usageCoreNanoSeconds");
-        let all = figure(&pod, "/cpu/usageCoreNanoSeconds");
-        (held != u64::MAX
-            && held >= HELD
-            && used != u64::MAX
-            && used > 1_000_000_000
-            && all != u64::MAX)
-            .then_some(pod)
+        let is_there = |of: &Value, path: &str, least: u64| {
+            let figure = figure(of, path);
+            figure != u64::MAX && figure >= least
+        };
+        let (memory, cpu) = ("/memory/usageBytes", "/cpu/usageCoreNanoSeconds");
+        (is_there(&of(&pod, "holds"), memory, HELD)
+            && is_there(&of(&pod, "computes"), cpu, 1_000_000_000)
+            && is_there(&pod, memory, HELD)
+            && is_there(&pod, cpu, 0))
+        .then_some(pod)
     });
     let (mut cpu, mut memory) = (0, 0);
     for name in ["computes", "holds", "idles"] {
