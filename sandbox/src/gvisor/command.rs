@@ -77,10 +77,11 @@ impl Runsc {
 
         let after = self.config.deadlines.command;
         let ended = self.run_to_end(command, after).await?;
-        if ended.is_some_and(|reaped| reaped.status != Status::Exited(0))
-            && !log.exists()
-            && !stderr.exists()
-        {
+        // A launcher that failed has said why, and one that was killed was refused.
+        let failed = ended.is_some_and(|reaped| {
+            matches!(reaped.status, Status::Exited(code) if code != 0 && code != i32::from(launch::FAILED))
+        });
+        if failed && !log.exists() && !stderr.exists() {
             self.have_flags_judged(flags, &stderr).await?;
         }
         let error = match ended.map(|reaped| reaped.status) {
