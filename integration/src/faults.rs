@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use crate::host::Host;
 use crate::{process, tools, wait};
 
+/// Where the shim and runsc keep their state.
+pub const STATE: &str = "/run/rampart";
+
 /// What a call of runsc does when its turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {

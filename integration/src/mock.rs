@@ -16,8 +16,9 @@ use protos::metric::Metric;
 use protos::protobuf::Message;
 use protos::ttrpc::{Code, Request, Response, Status};
 
-use crate::wait;
+use crate::host::Host;
 use crate::wire::{RESPONSE, read_frame, write_frame};
+use crate::{skip, tools, wait};
 
 /// How the service answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,27 @@ struct Shared {
 }
 
 impl MockContainerd {
+    /// A corner and one in it, for tests of what Rampart alone promises: with another
+    /// shim the test is skipped for `reason`.
+    pub fn for_rampart(reason: &str) -> Option<(Host, Self)> {
+        if !tools::is_rampart() {
+            skip(reason);
+            return None;
+        }
+        Self::in_corner()
+    }
+
+    /// A corner and one in it, or nothing where there is no shim to drive.
+    pub fn in_corner() -> Option<(Host, Self)> {
+        if !tools::shim().exists() {
+            skip("the shim is not built: cargo build -p shim");
+            return None;
+        }
+        let host = Host::new()?;
+        let mock = Self::start(&host.directory().join("events.sock"));
+        Some((host, mock))
+    }
+
     /// Listens at `path`.
     pub fn start(path: &Path) -> Self {
         let mut mock = Self {

@@ -385,6 +385,16 @@ impl TaskClient {
         self.call("Shutdown", &request)
     }
 
+    /// Ends the shim, which has nothing left to do, and waits until it is gone; that
+    /// may be before it has answered.
+    #[track_caller]
+    pub fn end_shim(&mut self) {
+        let pid = self.identify().expect("it serves").shim_pid;
+        let request = task::ShutdownRequest::default();
+        let _end_of_stream = self.client.try_call(&self.service, "Shutdown", &request);
+        wait::until("the shim to end", || !process::is_alive(pid));
+    }
+
     fn call<A: protos::protobuf::Message>(
         &mut self,
         method: &str,

@@ -10,7 +10,7 @@ use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::shim::{Input, Reply, Shim, TaskClient};
 use integration::wire::{TASK_V2, TASK_V3, code};
-use integration::{bundle, process, skip, tools, wait};
+use integration::{bundle, process, tools, wait};
 use nix::sys::signal::Signal;
 use protos::protobuf::Message;
 use protos::protobuf::well_known_types::any::Any;
@@ -20,17 +20,7 @@ use serde_json::json;
 
 /// A corner and a containerd in it, or nothing where there is no shim to drive.
 fn set_up() -> Option<(Host, MockContainerd)> {
-    if !tools::is_rampart() {
-        skip("other shims keep only a part of this contract");
-        return None;
-    }
-    if !tools::shim().exists() {
-        skip("the shim is not built: cargo build -p shim");
-        return None;
-    }
-    let host = Host::new()?;
-    let mock = MockContainerd::start(&host.directory().join("events.sock"));
-    Some((host, mock))
+    MockContainerd::for_rampart("other shims keep only a part of this contract")
 }
 
 /// A bundle and a started shim for it.
@@ -346,17 +336,14 @@ fn shutdown_waits_for_the_last_container_and_leaves_nothing() {
     let (shim, mut client) = started(&host, &mock, "last", &["sleep", "1000"]);
     client.create(shim.bundle()).unwrap();
     client.start("").unwrap();
-    let pid = client.identify().unwrap().shim_pid;
+    let _pid = client.identify().unwrap().shim_pid;
     client.shutdown().unwrap();
     client.state("").unwrap();
     client.kill("", 9).unwrap();
     client.wait("").unwrap();
     client.delete("").unwrap();
     mock.wait_for("delete", "last");
-    // It may be gone before it has answered.
-    let request = task::ShutdownRequest::default();
-    let _end_of_stream = client.raw().try_call(TASK_V2, "Shutdown", &request);
-    wait::until("the shim to end", || !process::is_alive(pid));
+    client.end_shim();
     before.assert_same_but(&host, made_once);
 }
 

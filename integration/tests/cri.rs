@@ -152,16 +152,7 @@ fn a_pod_is_resized_with_its_container(containerd: &mut Containerd) {
         containerd.crictl(&["update", "--memory", update, &id]).ok();
         assert_eq!(memory(), before.strict_add_signed(moved), "{update}");
     }
-    // Half of it could be had; the other half is refused, and so is all.
-    let refused = [
-        "update",
-        "--memory",
-        "100663296",
-        "--cpuset-cpus",
-        "0-99",
-        &id,
-    ];
-    containerd.crictl(&refused).err();
+    refused_update(containerd, &id);
     assert_eq!(memory(), before, "after a refused update");
     containerd.remove_pod(&pod);
 
@@ -171,17 +162,17 @@ fn a_pod_is_resized_with_its_container(containerd: &mut Containerd) {
     let sandbox = format!("/{}/{pod}", containerd.host().name());
     let memory = || cgroups::read(&sandbox, "memory.limit_in_bytes", "memory.max");
     let before = memory();
-    let refused = [
-        "update",
-        "--memory",
-        "100663296",
-        "--cpuset-cpus",
-        "0-99",
-        &id,
-    ];
-    containerd.crictl(&refused).err();
+    refused_update(containerd, &id);
     assert_eq!(memory(), before, "after a refused update");
     containerd.remove_pod(&pod);
+}
+
+/// Half of this update could be had; the other half is refused, and so is all.
+#[track_caller]
+fn refused_update(containerd: &Containerd, id: &str) {
+    let memory = ["update", "--memory", "100663296"];
+    let cpus = ["--cpuset-cpus", "0-99", id];
+    containerd.crictl(&[memory, cpus].concat()).err();
 }
 
 #[track_caller]

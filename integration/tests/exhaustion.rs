@@ -3,30 +3,16 @@
 
 use std::path::Path;
 
-use integration::faults;
+use integration::bundle;
+use integration::faults::{self, STATE};
 use integration::host::Host;
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::shim::{Input, Shim, TaskClient};
 use integration::wire::Refusal;
-use integration::{bundle, process, skip, tools, wait};
-use protos::task;
-
-/// Where the shim and runsc keep their state.
-const STATE: &str = "/run/rampart";
 
 fn set_up() -> Option<(Host, MockContainerd)> {
-    if !tools::is_rampart() {
-        skip("these are Rampart's own promises");
-        return None;
-    }
-    if !tools::shim().exists() {
-        skip("the shim is not built: cargo build -p shim");
-        return None;
-    }
-    let host = Host::new()?;
-    let mock = MockContainerd::start(&host.directory().join("events.sock"));
-    Some((host, mock))
+    MockContainerd::for_rampart("these are Rampart's own promises")
 }
 
 /// Creates and starts the container; its errors.
@@ -37,17 +23,13 @@ fn bring_up(client: &mut TaskClient, bundle: &Path) -> Result<(), Refusal> {
 
 /// Removes whatever came of it, and the shim.
 fn take_down(client: &mut TaskClient, shim: &Shim<'_>) {
-    let pid = client.identify().expect("it serves").shim_pid;
     if client.state("").is_ok() {
         // After a failed start it has ended already.
         let _ended = client.kill("", 9);
         client.wait("").expect("its end");
         client.delete("").expect("delete the task");
     }
-    let request = task::ShutdownRequest::default();
-    let service = integration::wire::TASK_V3;
-    let _end_of_stream = client.raw().try_call(service, "Shutdown", &request);
-    wait::until("the shim to end", || !process::is_alive(pid));
+    client.end_shim();
     std::fs::remove_dir_all(shim.bundle()).expect("remove the bundle");
 }
 

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use integration::containerd::{Containerd, Version};
 use integration::events::Events;
-use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order};
-use integration::host::Host;
+use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order, STATE};
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::process::{self, Output};
@@ -232,11 +231,10 @@ fn killed_processes_on_containerd_1_6() {
 /// descriptor, was taken for dead.
 #[test]
 fn who_cannot_be_asked_is_not_dead() {
-    if !tools::is_rampart() {
-        return skip("these are Rampart's own promises");
-    }
-    let Some(host) = Host::new() else { return };
-    let mock = MockContainerd::start(&host.directory().join("events.sock"));
+    let reason = "these are Rampart's own promises";
+    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
+        return;
+    };
     let runsc = FaultyRunsc::new();
     let options = protos::runtimeoptions::Options {
         config_body: format!("runsc = {:?}", runsc.path()).into_bytes(),
@@ -634,9 +632,6 @@ impl Trial<'_> {
         );
     }
 }
-
-/// Where the shim and runsc keep their state.
-const STATE: &str = "/run/rampart";
 
 /// How long something slow stands still.
 const SLOWNESS: Duration = Duration::from_secs(1);

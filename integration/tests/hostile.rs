@@ -11,7 +11,7 @@ use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::shim::{Input, Reply, Shim, TaskClient};
 use integration::wire::{REQUEST, Refusal, TASK_V2, TASK_V3, code, read_frame};
-use integration::{bundle, process, skip, tools, wait};
+use integration::{bundle, process, wait};
 use protos::protobuf::Message;
 use protos::protobuf::well_known_types::any::Any;
 use protos::protobuf::well_known_types::empty::Empty;
@@ -40,16 +40,7 @@ struct Setup {
 
 impl Setup {
     fn new() -> Option<Self> {
-        if !tools::is_rampart() {
-            skip("these are Rampart's own promises");
-            return None;
-        }
-        if !tools::shim().exists() {
-            skip("the shim is not built: cargo build -p shim");
-            return None;
-        }
-        let host = Host::new()?;
-        let mock = MockContainerd::start(&host.directory().join("events.sock"));
+        let (host, mock) = MockContainerd::for_rampart("these are Rampart's own promises")?;
         Some(Self { mock, host })
     }
 
@@ -461,7 +452,7 @@ fn the_same_call_eight_times_at_once() {
             "delete"
         ]
     );
-    shut_down(&shim, &reply);
+    shim.connect(&reply).end_shim();
     before.assert_same_but(&setup.host, made_once);
 }
 
@@ -617,7 +608,7 @@ fn refused(shim: &Shim<'_>, cause: &str) {
         assert_eq!(refusal.code, code::INVALID_ARGUMENT, "{id}: {refusal:?}");
         assert!(!refusal.message.contains('\n'), "{id}: {refusal:?}");
         assert_eq!(client.identify().expect("it serves").task_pid, 0, "{id}");
-        shut_down(shim, &reply);
+        shim.connect(&reply).end_shim();
     }
     fs::remove_dir_all(shim.bundle()).expect("remove the bundle");
 }
@@ -698,7 +689,7 @@ fn options_and_configuration_files() {
     client.kill("", 9).expect("kill the task");
     client.wait("").expect("wait for it");
     client.delete("").expect("delete the task");
-    shut_down(&shim, &reply);
+    shim.connect(&reply).end_shim();
     fs::remove_dir_all(shim.bundle()).expect("remove the bundle");
     before.assert_same_but(&setup.host, made_once);
 }
@@ -751,7 +742,7 @@ fn the_task_of_another_containerd_is_not_touched() {
         let mut delete = shim.command(&[&of_other[..], &["delete"]].concat());
         process::run(delete.current_dir(&bundle), wait::LIMIT).ok();
         assert_unmoved(&shim, &reply, "a delete of the refused one");
-        shut_down(&shim, &other);
+        shim.connect(&other).end_shim();
         fs::remove_dir_all(&bundle).expect("remove the bundle");
     }
     client
@@ -762,14 +753,6 @@ fn the_task_of_another_containerd_is_not_touched() {
     client.kill("", 9).expect("kill the task");
     assert_eq!(client.wait("").expect("wait for it").exit_status, 137);
     client.delete("").expect("delete the task");
-}
-
-fn shut_down(shim: &Shim<'_>, reply: &Reply) {
-    let mut client = shim.connect(reply);
-    let pid = client.identify().expect("it serves").shim_pid;
-    let request = task::ShutdownRequest::default();
-    let _end_of_stream = client.raw().try_call(TASK_V2, "Shutdown", &request);
-    wait::until("the shim to end", || !process::is_alive(pid));
 }
 
 /// Directories that the first shim of a machine makes.

@@ -14,7 +14,7 @@ use integration::mock::MockContainerd;
 use integration::process::{self, Process};
 use integration::shim::{Input, Shim, TaskClient};
 use integration::wire::{TASK_V2, code};
-use integration::{bundle, cgroups, on_each_containerd, skip, tools, wait};
+use integration::{bundle, cgroups, on_each_containerd, skip, wait};
 use nix::sys::signal::Signal;
 use protos::metric::Metric;
 use protos::own::out_of_memory::Level;
@@ -560,20 +560,11 @@ fn assert_out_of_memory(events: &Events, id: &str) {
     assert!(at("oom") < at("exit"), "{topics:?}");
 }
 
-/// A corner, a containerd in it and a bundle, or nothing where there is no shim.
-fn set_up() -> Option<(Host, MockContainerd)> {
-    if !tools::shim().exists() {
-        skip("the shim is not built: cargo build -p shim");
-        return None;
-    }
-    let host = Host::new()?;
-    let mock = MockContainerd::start(&host.directory().join("events.sock"));
-    Some((host, mock))
-}
-
 #[test]
 fn a_stopped_and_a_killed_sandbox_are_answered_for() {
-    let Some((host, mock)) = set_up() else { return };
+    let Some((host, mock)) = MockContainerd::in_corner() else {
+        return;
+    };
     let bundle = bundle::make(&host, host.name(), "held", &["sleep", "1000"], &[]);
     let shim = Shim::new(&host, &mock, "held");
     let reply = shim.start(&Input::Bootstrap);
@@ -610,7 +601,9 @@ fn a_stopped_and_a_killed_sandbox_are_answered_for() {
 
 #[test]
 fn devices_are_told_each_once() {
-    let Some((host, mock)) = set_up() else { return };
+    let Some((host, mock)) = MockContainerd::in_corner() else {
+        return;
+    };
     let Some((name, major, minor)) = a_disk() else {
         return skip("no block device is here");
     };
@@ -660,7 +653,9 @@ fn devices_are_told_each_once() {
 
 #[test]
 fn the_limit_that_was_hit_is_told_before_the_kill() {
-    let Some((host, mock)) = set_up() else { return };
+    let Some((host, mock)) = MockContainerd::in_corner() else {
+        return;
+    };
     let linux = json!({
         "cgroupsPath": format!("/{}/hungry", host.name()),
         "resources": { "memory": { "limit": 64 * MIB } },
@@ -693,7 +688,9 @@ fn the_limit_that_was_hit_is_told_before_the_kill() {
 
 #[test]
 fn nothing_is_pushed_while_nothing_moves() {
-    let Some((host, mock)) = set_up() else { return };
+    let Some((host, mock)) = MockContainerd::in_corner() else {
+        return;
+    };
     let settings = host.directory().join("rampart.toml");
     let text = "metrics_interval = 1\nmetrics_threshold = 20\n";
     fs::write(&settings, text).expect("write the settings");
@@ -756,7 +753,7 @@ fn a_disk() -> Option<(String, u32, u32)> {
 
 #[test]
 fn events_wait_in_order_and_in_bounds_while_containerd_is_away() {
-    let Some((host, mut mock)) = set_up() else {
+    let Some((host, mut mock)) = MockContainerd::in_corner() else {
         return;
     };
     let settings = host.directory().join("rampart.toml");

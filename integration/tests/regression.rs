@@ -12,7 +12,7 @@ use integration::inventory::Inventory;
 use integration::mock::{MockContainerd, Mood};
 use integration::shim::{Input, Reply, Shim, TaskClient};
 use integration::wire::{TASK_V2, code};
-use integration::{bundle, process, skip, tools, wait};
+use integration::{bundle, process, wait};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use protos::task;
@@ -26,16 +26,7 @@ struct Setup {
 
 impl Setup {
     fn new() -> Option<Self> {
-        if !tools::is_rampart() {
-            skip("these are Rampart's own promises");
-            return None;
-        }
-        if !tools::shim().exists() {
-            skip("the shim is not built: cargo build -p shim");
-            return None;
-        }
-        let host = Host::new()?;
-        let mock = MockContainerd::start(&host.directory().join("events.sock"));
+        let (host, mock) = MockContainerd::for_rampart("these are Rampart's own promises")?;
         Some(Self { mock, host })
     }
 

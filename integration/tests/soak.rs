@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use integration::containerd::{Containerd, Version};
-use integration::host::Host;
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::shim::{Input, Shim, TaskClient};
-use integration::{bundle, process, skip, tools, wait};
-use protos::task;
+use integration::{bundle, wait};
 use serde_json::json;
 
 /// By how much a shim's memory may differ at the end, in KiB: what its allocator
@@ -135,11 +133,10 @@ fn whole_life(containerd: &Containerd, name: &str, longest: &Longest) {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn one_shim() {
-    if !tools::is_rampart() {
-        return skip("it drives Rampart's shim directly");
-    }
-    let Some(host) = Host::new() else { return };
-    let mock = MockContainerd::start(&host.directory().join("events.sock"));
+    let reason = "it drives Rampart's shim directly";
+    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
+        return;
+    };
     let before = Inventory::take_settled(&host);
     let annotations = |kind: &str| {
         json!({
@@ -186,10 +183,7 @@ fn one_shim() {
     pod.kill("", 9).expect("kill the sandbox");
     pod.wait("").expect("wait for it");
     pod.delete("").expect("delete the sandbox");
-    let request = task::ShutdownRequest::default();
-    let service = integration::wire::TASK_V3;
-    let _end_of_stream = pod.raw().try_call(service, "Shutdown", &request);
-    wait::until("the shim to end", || !process::is_alive(pid));
+    pod.end_shim();
     for id in ["pod", "member"] {
         let bundle = bundle::path(&host, host.name(), id);
         fs::remove_dir_all(bundle).expect("remove the bundle");

@@ -5,12 +5,12 @@ use std::fs::{self, File, Permissions};
 use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
+use integration::bundle;
 use integration::host::Host;
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::shim::{Input, Shim, TaskClient};
 use integration::wire::code;
-use integration::{bundle, skip, tools};
 use serde_json::{Value, json};
 
 /// What `linux` of a spec always says here.
@@ -48,16 +48,7 @@ struct Corner {
 
 impl Corner {
     fn new() -> Option<Self> {
-        if !tools::is_rampart() {
-            skip("these are Rampart's own promises");
-            return None;
-        }
-        if !tools::shim().exists() {
-            skip("the shim is not built: cargo build -p shim");
-            return None;
-        }
-        let host = Host::new()?;
-        let mock = MockContainerd::start(&host.directory().join("events.sock"));
+        let (host, mock) = MockContainerd::for_rampart("these are Rampart's own promises")?;
         Some(Self { mock, host })
     }
 
