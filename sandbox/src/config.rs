@@ -76,13 +76,10 @@ impl Network {
 pub(crate) struct Setup {
     pub(crate) platform: Platform,
     pub(crate) network: Network,
-    /// Whether the set-user-id and set-group-id bits of programs count, but for
-    /// processes without new privileges, if this runsc can do that.
-    pub(crate) suid: bool,
 }
 
-/// The flag for [`Setup::suid`], which runsc has had for a short time only. The
-/// sentry keeps to what it was told when it was created.
+/// The flag with which the set-user-id and set-group-id bits of programs count, but
+/// for processes without new privileges; runsc has had it for a short time only.
 pub(crate) const ALLOW_SUID: &str = "allow-suid";
 
 /// How long things may take before they count as failed.
@@ -160,7 +157,6 @@ mod tests {
         let setup = Setup {
             platform: Platform::Systrap,
             network: Network::Host,
-            suid: true,
         };
         let flags = config.global_flags("s1", setup, Path::new("/b/create.log"));
         assert_eq!(

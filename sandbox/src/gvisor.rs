@@ -32,7 +32,7 @@ use serde::de::IgnoredAny;
 
 use crate::children::Children;
 use crate::cleanup::{self, cleanup};
-use crate::config::{ALLOW_SUID, Config, Network, Platform, Setup};
+use crate::config::{Config, Network, Platform, Setup};
 use crate::error::{Error, Result};
 use crate::launch::Launcher;
 use crate::stdio::Stdio;
@@ -174,7 +174,7 @@ impl Gvisor {
         if leave_running {
             args.push("--leave-running".into());
         }
-        self.command("checkpoint", id, args, &dir, Stdio::Null)
+        self.command("checkpoint", id, None, args, &dir, Stdio::Null)
             .await
     }
 
@@ -198,7 +198,14 @@ impl Gvisor {
         if hooks || (sandbox_lives && !first) {
             let dir = bundle.join(cleanup::DIR);
             let deleted = self
-                .command("delete", id, vec!["--force".into()], &dir, Stdio::Null)
+                .command(
+                    "delete",
+                    id,
+                    None,
+                    vec!["--force".into()],
+                    &dir,
+                    Stdio::Null,
+                )
                 .await;
             // It may have died meanwhile; then there is nothing left to tell.
             if let Err(error) = deleted
@@ -245,6 +252,7 @@ impl Gvisor {
         &self,
         verb: &'static str,
         id: &str,
+        option: Option<&'static str>,
         args: Vec<OsString>,
         dir: &Path,
         stdio: Stdio,
@@ -258,13 +266,11 @@ impl Gvisor {
         let setup = self.setup.get().copied().unwrap_or(Setup {
             platform: Platform::Systrap,
             network: Network::Sandbox,
-            suid: false,
         });
-        let creates_sandbox = verb == "create" && id == self.id();
         let call = Call {
             verb,
             id,
-            option: (setup.suid && creates_sandbox).then_some(ALLOW_SUID),
+            option,
             args,
             dir,
             stdio,

@@ -94,7 +94,11 @@ impl Gvisor {
         } else {
             (Stdio::Null, Some(stdio))
         };
-        self.command("create", id, args, &dir, now).await?;
+        // The sentry keeps to what it is told when it is created.
+        let given = self.runsc.config.flags.contains_key(ALLOW_SUID);
+        let suid = first && !given && spec::may_gain_privileges(spec);
+        let option = suid.then_some(ALLOW_SUID);
+        self.command("create", id, option, args, &dir, now).await?;
         let console = match console {
             None => None,
             Some((console, width, height)) => {
@@ -190,15 +194,8 @@ impl Gvisor {
                 .network
                 .unwrap_or_else(|| spec::network(spec));
             let platform = self.runsc.choose_platform(dir).await?;
-            let given = self.runsc.config.flags.contains_key(ALLOW_SUID);
-            let suid = !given && spec::may_gain_privileges(spec);
-            let setup = Setup {
-                platform,
-                network,
-                suid,
-            };
             // A second create cannot be here at the same time: the id is taken.
-            let _ = self.setup.set(setup);
+            let _ = self.setup.set(Setup { platform, network });
         }
         Ok(())
     }

@@ -45,7 +45,6 @@ impl Runsc {
         let setup = Setup {
             platform,
             network: Network::None,
-            suid: false,
         };
         let mut args: Vec<OsString> = self
             .config

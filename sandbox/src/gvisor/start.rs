@@ -22,7 +22,9 @@ impl Gvisor {
     pub async fn start(&self, id: &str) -> Result<()> {
         let (bundle, stdio) = self.begin_start(id)?;
         let dir = bundle.join(cleanup::DIR);
-        let result = self.command("start", id, Vec::new(), &dir, stdio).await;
+        let result = self
+            .command("start", id, None, Vec::new(), &dir, stdio)
+            .await;
         self.end_start(id, result)
     }
 
@@ -46,7 +48,7 @@ impl Gvisor {
             dir.clone().into(),
             "--detach".into(),
         ];
-        let result = self.command("restore", id, args, &dir, stdio).await;
+        let result = self.command("restore", id, None, args, &dir, stdio).await;
         self.end_start(id, result)
     }
 

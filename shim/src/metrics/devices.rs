@@ -98,7 +98,11 @@ impl Roots {
             .as_ref()
             .and_then(|linux| linux.devices().as_ref());
         let nodes: Vec<Node> = listed.into_iter().flatten().filter_map(node).collect();
-        let known = cdi::known(&self.cdi);
+        // They tell of nodes alone, so without any no file is read.
+        let known = match nodes.is_empty() {
+            true => Vec::new(),
+            false => cdi::known(&self.cdi),
+        };
         let mut groups: Vec<Group> = cdi::annotated(spec, &known)
             .iter()
             .map(|device| Group::of_cdi(device, &nodes))
