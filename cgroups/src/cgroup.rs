@@ -104,6 +104,18 @@ impl Cgroup {
             .collect()
     }
 
+    /// Which of its directories are not there, parents included and first: what
+    /// [`create`](Self::create) is about to make. Whoever notes them down before
+    /// can have them removed after a process that died half-way, by
+    /// [`Created::from_directories`].
+    #[must_use]
+    pub fn missing(&self) -> Vec<PathBuf> {
+        let hierarchies = self.hierarchies().iter();
+        hierarchies
+            .flat_map(|hierarchy| tree::missing(hierarchy, self.path()))
+            .collect()
+    }
+
     /// Makes its directories in every hierarchy, parents included, and makes
     /// them fit for processes: controllers are enabled down to it (version 2),
     /// empty cpusets are filled from above (version 1). A directory that is

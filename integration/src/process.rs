@@ -284,7 +284,10 @@ fn seen(pid: u32) -> Option<(u32, u32, Seen)> {
     if command.is_empty() {
         command = format!("[{name}]");
     }
-    let zombie = matches!(state, "Z" | "X");
+    // The leader of threads is a zombie while others still end, and until they
+    // have, what they were about still happens.
+    let threads = fields.nth(15)?;
+    let zombie = matches!(state, "Z" | "X") && matches!(threads, "0" | "1");
     Some((
         pid,
         parent,

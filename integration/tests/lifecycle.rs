@@ -154,10 +154,13 @@ fn terminal_has_size_and_interrupt(containerd: &mut Containerd) {
     let reader = thread::spawn(move || {
         let mut seen = String::new();
         let mut buffer = [0; 1024];
+        let mut typed = false;
         while let Ok(count @ 1..) = output.read(&mut buffer) {
             seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
-            if seen.contains("ready") && input.write_all(b"\x03").is_err() {
-                break;
+            // Once: with each ^C the terminal drops what nobody has read yet.
+            if seen.contains("ready") && !typed {
+                input.write_all(b"\x03").expect("type ^C");
+                typed = true;
             }
         }
         seen

@@ -250,8 +250,13 @@ fn containerd_7496_a_call_given_up_is_done_all_the_same() {
 fn containerd_6860_a_shim_killed_while_it_creates() {
     let Some(setup) = Setup::new() else { return };
     let before = Inventory::take(&setup.host);
-    for number in 0..4 {
-        let id = format!("c{number}");
+    // The first tens of milliseconds hold the record's and the cgroups' making, the
+    // rest the sandbox's.
+    let delays = (0..10)
+        .map(|step| 4 * step)
+        .chain((1..4).map(|step| 40 * step));
+    for delay in delays {
+        let id = format!("c{delay}");
         let shim = setup.shim(&id, &["sleep", "1000"]);
         let reply = shim.start(&Input::Bootstrap);
         let server = server_of(&reply, &shim);
@@ -266,7 +271,7 @@ fn containerd_6860_a_shim_killed_while_it_creates() {
             },
         );
         // Each time a little later in the life of the call.
-        thread::sleep(Duration::from_millis(40 * number));
+        thread::sleep(Duration::from_millis(delay));
         process::signal(server, Signal::SIGKILL);
         wait::until("the shim to end", || !process::is_alive(server));
         shim.delete();

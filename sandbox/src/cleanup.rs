@@ -143,7 +143,17 @@ fn is_alive(pid: Pid) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
     };
-    !matches!(stat.rsplit_once(") "), Some((_, rest)) if rest.starts_with(['Z', 'X']))
+    let Some((_, rest)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    // The leader of threads is a zombie while others still end, and until they
+    // have, what they were about still happens (proc_pid_stat(5), num_threads).
+    let ended = rest.starts_with(['Z', 'X']);
+    !ended
+        || rest
+            .split(' ')
+            .nth(17)
+            .is_some_and(|threads| threads != "1" && threads != "0")
 }
 
 /// Removes the file in the root file system that backs what the guest writes; if

@@ -143,10 +143,9 @@ impl Making<'_> {
             placement.must_be_empty().await?;
             self.note(|record| record.entered = true)?;
         }
-        // A shim that is killed half-way could not tell what it has made.
-        self.note(|record| record.made = placement.to_be_made())?;
-        let made = placement.make(self.resources.clone()).await?;
-        self.note(|record| record.made = made)?;
+        let resources = self.resources.clone();
+        let made = placement.make(resources, &self.record, &self.state_directory);
+        made.await?;
         let record = self.record();
         let mut spec = self.spec.clone();
         if let Some(target) = record.rootfs.clone() {

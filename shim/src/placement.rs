@@ -112,27 +112,21 @@ impl Placement {
         }
     }
 
-    /// Its directories that are not there yet. A unit's are systemd's to make.
-    pub fn to_be_made(&self) -> Vec<PathBuf> {
-        let missing = self
-            .cgroup
-            .directories()
-            .into_iter()
-            .filter(|path| !path.exists());
-        missing.filter(|_| self.unit().is_none()).collect()
-    }
-
-    /// Makes the directories and writes the limits; answers what was made. A
+    /// Makes the directories and writes the limits; what is made is on `record`. A
     /// unit is made later, around the first process: [`Placement::launcher`].
     ///
     /// # Errors
     /// A directory or a limit is refused; nothing is left then.
-    pub async fn make(&self, resources: Resources) -> Result<Vec<PathBuf>> {
-        if self.unit().is_some() {
-            return Ok(Vec::new());
+    pub async fn make(
+        &self,
+        resources: Resources,
+        record: &Mutex<Record>,
+        state_directory: &Path,
+    ) -> Result<()> {
+        match self.unit() {
+            None => make(&self.cgroup, resources, record, state_directory).await,
+            Some(_) => Ok(()),
         }
-        let cgroup = self.cgroup.clone();
-        blocking(move || make(&cgroup, &resources)).await
     }
 
     /// Starts programs inside. `resources` are those that a unit is made with;
@@ -275,10 +269,7 @@ impl Scope {
             Mode::Unified => blocking(move || Ok(cgroup.apply(&resources)?)).await?,
             // The hierarchies that systemd does not manage are ours too.
             Mode::Legacy | Mode::Hybrid => {
-                let made = blocking(move || make(&cgroup, &resources)).await?;
-                let mut record = lock(&self.record);
-                record.made.extend(made);
-                record.write(&self.state_directory)?;
+                make(&cgroup, resources, &self.record, &self.state_directory).await?;
             }
         }
         self.join(pid).await
@@ -298,15 +289,39 @@ impl Scope {
     }
 }
 
-/// Makes a cgroup with its limits, or nothing.
-fn make(cgroup: &Cgroup, resources: &Resources) -> Result<Vec<PathBuf>> {
-    let created = cgroup.create()?;
-    if let Err(error) = cgroup.apply(resources) {
-        created.remove()?;
-        return Err(error.into());
+/// Makes a cgroup with its limits, or nothing. What is about to be made is on
+/// record before: a shim that is killed half-way cannot tell any more.
+async fn make(
+    cgroup: &Cgroup,
+    resources: Resources,
+    record: &Mutex<Record>,
+    state_directory: &Path,
+) -> Result<()> {
+    let before = lock(record).made.clone();
+    let note = |made: &[PathBuf]| {
+        let mut record = lock(record);
+        record.made = [&before, made].concat();
+        record.write(state_directory)
+    };
+    note(&cgroup.missing())?;
+    let cgroup = cgroup.clone();
+    let made = blocking(move || {
+        let created = cgroup.create()?;
+        if let Err(error) = cgroup.apply(&resources) {
+            created.remove()?;
+            return Err(error.into());
+        }
+        cgroup.count_block_io();
+        Ok(created)
+    });
+    match made.await {
+        Ok(created) => note(created.directories()),
+        Err(error) => {
+            // The first error tells more than one of the record's.
+            let _ = note(&[]);
+            Err(error)
+        }
     }
-    cgroup.count_block_io();
-    Ok(created.directories().to_vec())
 }
 
 /// Kills what is left in a task's cgroup and removes the directories that were
@@ -410,17 +425,8 @@ mod tests {
         .unwrap();
         let placement = Placement::plan(&spec, "a", &Role::Root).unwrap();
         placement.must_be_empty().await.unwrap();
-        let made = placement.make(Resources::default()).await.unwrap();
-        let mut stranger = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .unwrap();
-        for directory in placement.cgroup().directories() {
-            std::fs::write(directory.join("cgroup.procs"), stranger.id().to_string()).unwrap();
-        }
-        let error = placement.must_be_empty().await.unwrap_err().to_string();
-        assert!(error.contains(&stranger.id().to_string()), "{error}");
-        let record = Record {
+        let state = tempfile::tempdir().unwrap();
+        let record = Mutex::new(Record {
             id: "a".into(),
             sandbox: "a".into(),
             bundle: PathBuf::new(),
@@ -431,20 +437,32 @@ mod tests {
             made: Vec::new(),
             pid: None,
             exit: None,
-        };
+        });
+        let made = placement.make(Resources::default(), &record, state.path());
+        made.await.unwrap();
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        for directory in placement.cgroup().directories() {
+            std::fs::write(directory.join("cgroup.procs"), stranger.id().to_string()).unwrap();
+        }
+        let error = placement.must_be_empty().await.unwrap_err().to_string();
+        assert!(error.contains(&stranger.id().to_string()), "{error}");
+        let record = lock(&record).clone();
+        assert_eq!(record.made, placement.cgroup().directories());
         let soon = Instant::now() + Duration::from_secs(10);
-        remove(record.clone(), soon).await.unwrap();
+        let as_if_not_made = Record {
+            made: Vec::new(),
+            ..record.clone()
+        };
+        remove(as_if_not_made, soon).await.unwrap();
         assert_eq!(stranger.try_wait().unwrap(), None, "it is none of ours");
-        remove(
-            Record {
-                entered: true,
-                made,
-                ..record
-            },
-            soon,
-        )
-        .await
-        .unwrap();
+        let entered = Record {
+            entered: true,
+            ..record
+        };
+        remove(entered, soon).await.unwrap();
         assert!(
             stranger.wait().unwrap().code().is_none(),
             "now it counts as ours"

@@ -59,7 +59,7 @@ impl Record {
             Error::file("create", &directory)(source)
         })?;
         let path = Self::path(state_directory, &self.id);
-        let fresh = path.with_extension("new");
+        let fresh = fresh(&path);
         let text = serde_json::to_vec(self).map_err(|source| Error::Json {
             what: format!("encode the record of {}", self.id),
             source,
@@ -109,19 +109,23 @@ impl Record {
     /// The system's refusal.
     pub fn remove(state_directory: &Path, id: &str) -> Result<()> {
         let path = Self::path(state_directory, id);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::File {
-                    action: "remove",
-                    path,
-                    source: error,
-                });
+        // The fresh one is there if a shim was killed while it wrote.
+        for file in [fresh(&path), path] {
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::file("remove", file)(error));
+                }
+                _ => {}
             }
-            _ => {}
         }
         remove_empty(state_directory);
         Ok(())
     }
+}
+
+/// Where a record is written before it takes the place of the old one.
+fn fresh(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
 /// Removes the directories if nothing is in them.
@@ -158,6 +162,8 @@ mod tests {
         };
         record.write(&state).unwrap();
         assert_eq!(Record::read(&state, "a").unwrap(), Some(record));
+        // As a shim leaves it that is killed before the last step.
+        std::fs::write(fresh(&Record::path(&state, "a")), "{").unwrap();
         Record::remove(&state, "a").unwrap();
         Record::remove(&state, "a").unwrap();
         assert!(!state.exists());

@@ -51,6 +51,18 @@ pub(crate) fn make(
     }
 }
 
+/// The directories of `path` in one hierarchy that are not there, parents first.
+pub(crate) fn missing(hierarchy: &Hierarchy, path: &Path) -> Vec<PathBuf> {
+    let mut missing: Vec<_> = path
+        .ancestors()
+        .take_while(|part| *part != Path::new("/"))
+        .map(|part| hierarchy.directory(part))
+        .take_while(|directory| !directory.exists())
+        .collect();
+    missing.reverse();
+    missing
+}
+
 /// Adds the processes in `directory` and below it.
 pub(crate) fn subtree_pids(directory: &Path, pids: &mut BTreeSet<i32>) -> Result<()> {
     let members = match fs::read_to_string(directory.join("cgroup.procs")) {
