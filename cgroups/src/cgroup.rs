@@ -188,9 +188,9 @@ impl Cgroup {
 
     /// Has the kernel count block I/O. On version 1 Linux 6.10 and later counts
     /// only for disks that somebody throttles; this throttles each disk to
-    /// "no limit", which counts and slows nothing down. Elsewhere it has
-    /// nothing to do. Worth calling once a cgroup. Linux 5.18 to 6.4 count on
-    /// version 1 only where there is a real limit, and say 0 otherwise.
+    /// "no limit", which counts and slows nothing down. Linux 5.18 to 6.4 count
+    /// there only what has a limit; this sets one of 1 TiB a second. Elsewhere it
+    /// has nothing to do. Worth calling once a cgroup.
     pub fn count_block_io(&self) {
         match self {
             Self::V1(v1) => v1.count_block_io(),

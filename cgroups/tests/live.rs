@@ -632,20 +632,6 @@ fn block_io_is_counted(host: &Host) {
         Some(3) => return println!("  skipped: /var/tmp is on a file system without O_DIRECT"),
         other => panic!("{other:?}"),
     }
-    if host.mode() != Mode::Unified && most().is_none_or(|d| d.write_bytes == 0) {
-        println!("  this kernel (5.18 to 6.4) counts on v1 only where there is a limit");
-        for (major, minor) in disks() {
-            let limit = format!(r#"[{{"major":{major},"minor":{minor},"rate":4000000000}}]"#);
-            // Refused for what is no whole disk.
-            let _ = place.try_apply(&format!(
-                r#"{{"blockIO":{{"throttleWriteIOPSDevice":{limit}}}}}"#
-            ));
-        }
-        assert_eq!(
-            Inhabitant::spawn(&job, &place.cgroup).wait().code(),
-            Some(0)
-        );
-    }
     let device = most().unwrap();
     assert!(
         (WRITTEN..WRITTEN * 5 / 4).contains(&device.write_bytes),

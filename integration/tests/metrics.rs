@@ -35,7 +35,9 @@ on_each_containerd!(
 const MIB: u64 = 1 << 20;
 
 /// What a workload does, step by step, each when its file appears. It signs each
-/// step off with another file. The rounds of the loop have no system call in them.
+/// step off with another file. The rounds of the loop have no system call in them. What is
+/// written is synced in small parts: what the kernel writes back by itself counts for
+/// nobody on v1.
 const WORKLOAD: &str = r#"
 step() { until [ -e /steps/$1 ]; do sleep 0.05; done; }
 step cpu
@@ -48,7 +50,11 @@ dd if=/dev/zero bs=67108864 count=1 2>/dev/null | {
     step end
 } &
 step disk
-dd if=/dev/zero of=/steps/written bs=1048576 count=32 conv=fsync 2>/dev/null
+i=0
+while [ $i -lt 8 ]; do
+    dd if=/dev/zero of=/steps/written bs=4194304 count=1 seek=$i conv=notrunc,fsync 2>/dev/null
+    i=$((i+1))
+done
 : >/steps/disk-done
 step net
 head -c 1048576 /dev/zero | nc $SINK 9000
@@ -228,9 +234,10 @@ fn a_pod_is_charged_what_its_containers_do(containerd: &mut Containerd) {
     let quiet = ask(&idle);
     assert!(quiet.memory < 16 * MIB, "{quiet:?}");
     // Its processes sleep, but its gofer had to start.
-    assert!((1..1_000_000_000).contains(&quiet.cpu), "{quiet:?}");
-    assert_eq!((quiet.kills, quiet.throttled), (Some(0), Some(0)));
     let parts = [ask(&busy), quiet];
+    let [loud, quiet] = &parts;
+    assert!((1..loud.cpu / 2).contains(&quiet.cpu), "{parts:?}");
+    assert_eq!((quiet.kills, quiet.throttled), (Some(0), Some(0)));
     let whole = ask(&pod);
     assert!(
         whole.cpu >= parts.iter().map(|part| part.cpu).sum(),

@@ -24,6 +24,23 @@ pub struct V1 {
     pub(crate) hierarchies: Vec<Hierarchy>,
 }
 
+const READ_RATE: &str = "blkio.throttle.read_bps_device";
+const WRITE_RATE: &str = "blkio.throttle.write_bps_device";
+
+/// A throttle's rate in bytes a second: none, and one that no disk comes near. (With
+/// larger ones the kernels that need it count past 64 bits.)
+const UNLIMITED: u64 = 0;
+const UNREACHED: u64 = 1 << 40;
+
+/// Whether this release of Linux counts block I/O only where a rate limits it: 5.18
+/// to 6.4 do (mended by "blk-throttle: Fix io statistics for cgroup v1").
+fn counts_only_what_is_limited(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    let version = number().zip(number());
+    version.is_some_and(|version| ((5, 18)..(6, 5)).contains(&version))
+}
+
 impl V1 {
     pub(super) fn create(&self, making: &mut Making) -> Result<()> {
         for hierarchy in &self.hierarchies {
@@ -129,18 +146,28 @@ impl V1 {
     }
 
     pub(super) fn count_block_io(&self) {
-        let Some(file) = self.file("blkio.throttle.read_bps_device") else {
-            return;
+        let release = file::read_if_there(Path::new("/proc/sys/kernel/osrelease"));
+        let limited = release.is_some_and(|release| counts_only_what_is_limited(&release));
+        let (rate, files): (u64, &[&str]) = match limited {
+            true => (UNREACHED, &[READ_RATE, WRITE_RATE]),
+            // One rule makes the kernel count both ways.
+            false => (UNLIMITED, &[READ_RATE]),
         };
         let partitions = file::read_if_there(Path::new("/proc/partitions")).unwrap_or_default();
-        for (major, minor) in parse::partitions(&partitions).into_keys() {
-            // Partitions are refused, their disk stands for them. A limit that
-            // is set already must stay.
-            let device = format!("{major}:{minor} ");
-            let set = file::read_if_there(&file)
-                .is_some_and(|t| t.lines().any(|l| l.starts_with(&device)));
-            if !set {
-                let _ = file::try_write(&file, &format!("{device}0"));
+        let disks = parse::partitions(&partitions);
+        for name in files {
+            let Some(file) = self.file(name) else {
+                continue;
+            };
+            for (major, minor) in disks.keys() {
+                // Partitions are refused, their disk stands for them. A limit that
+                // is set already must stay.
+                let device = format!("{major}:{minor} ");
+                let set = file::read_if_there(&file)
+                    .is_some_and(|t| t.lines().any(|l| l.starts_with(&device)));
+                if !set {
+                    let _ = file::try_write(&file, &format!("{device}{rate}"));
+                }
             }
         }
     }
@@ -235,4 +262,29 @@ fn fill_cpuset(hierarchy: &Hierarchy, directory: &Path) -> Result<()> {
 
 fn number(path: &Path) -> Option<u64> {
     file::read_if_there(path)?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_count_only_what_is_limited() {
+        for (release, so) in [
+            ("5.17.15", false),
+            ("5.18.0-rc1", true),
+            ("5.18", true),
+            ("6.1.0-28-amd64\n", true),
+            ("6.4.16", true),
+            ("6.5.0", false),
+            ("6.12.8+", false),
+            ("5.4.0", false),
+            ("10.0.0", false),
+            ("six", false),
+            ("6", false),
+            ("", false),
+        ] {
+            assert_eq!(counts_only_what_is_limited(release), so, "{release:?}");
+        }
+    }
 }
