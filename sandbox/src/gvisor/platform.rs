@@ -66,6 +66,8 @@ impl Runsc {
             .command(nowhere, &self.config.runsc, None, args);
         let open = || null().map_err(Error::io("open", "/dev/null"));
         command.stdin(open()?).stdout(open()?).stderr(open()?);
+        // A killed `runsc do` leaves what it has put there.
+        command.env("TMPDIR", &probe);
 
         let after = self.config.deadlines.probe;
         let ended = self.run_to_end(command, after).await;

@@ -946,9 +946,21 @@ async fn platform_is_probed(host: Rc<Host>) {
         "for arg do shift; case $arg in --platform=*) arg=--platform={works};; esac; \
          set -- \"$@\" \"$arg\"; done; exec {real} \"$@\""
     );
-    // Hangs on KVM, as a nested one may, and runs everything else.
-    let hanging = format!("case \"$*\" in *--platform=kvm*) exec sleep 1000;; esac\n{working}");
+    // Hangs on KVM, as a nested one may, with what `runsc do` has made by then, and
+    // runs everything else.
+    let hanging = format!(
+        "case \"$*\" in *--platform=kvm*) mktemp -d -t runsc-doXXXXXX; exec sleep 1000;; esac\n\
+         {working}"
+    );
     let dir = tempfile::tempdir().unwrap();
+    let temporary = || {
+        let all = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+        let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<_> = names.filter(|name| name.starts_with("runsc-do")).collect();
+        names.sort();
+        names
+    };
+    let before = temporary();
     for (script, platform, works) in [
         (&working, Platform::Kvm, true),
         (&hanging, Platform::Kvm, false),
@@ -967,6 +979,7 @@ async fn platform_is_probed(host: Rc<Host>) {
             assert!(matches!(error, Error::Platform { .. }), "{error}");
         }
         pod.end(&host).await;
+        assert_eq!(temporary(), before, "{platform:?}");
     }
 }
 
