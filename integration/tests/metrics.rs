@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -36,8 +37,8 @@ const MIB: u64 = 1 << 20;
 
 /// What a workload does, step by step, each when its file appears. It signs each
 /// step off with another file. The rounds of the loop have no system call in them. What is
-/// written is synced in small parts: what the kernel writes back by itself counts for
-/// nobody on v1.
+/// written is synced in small parts, into a file that has its blocks: what the kernel
+/// or the file system's journal writes back by itself counts for nobody on v1.
 const WORKLOAD: &str = r#"
 step() { until [ -e /steps/$1 ]; do sleep 0.05; done; }
 step cpu
@@ -74,6 +75,15 @@ impl Steps {
 
     fn allow(&self, step: &str) {
         fs::write(self.0.join(step), "").expect("make the file of a step");
+    }
+
+    /// The file that the step `disk` writes, with all its blocks on the disk.
+    fn prepare_file(&self) {
+        let mut file = fs::File::create(self.0.join("written")).expect("make the file");
+        let blocks = vec![1; usize::try_from(32 * MIB).expect("it fits")];
+        file.write_all(&blocks)
+            .and_then(|()| file.sync_all())
+            .expect("fill the file");
     }
 
     fn until_done(&self, step: &str) {
@@ -136,6 +146,7 @@ fn walk(
     );
     assert!(share().most_memory >= 64 * MIB, "{:?}", share());
 
+    steps.prepare_file();
     let before = figures().written;
     steps.go_through("disk");
     if on_disk(containerd.host().directory()) {
