@@ -23,8 +23,8 @@ pub(crate) const DIR: &str = "rampart";
 /// How long a killed process may take to be gone.
 const DEATH: Duration = Duration::from_secs(10);
 
-/// The name of the file that keeps an empty network namespace mounted.
-const NULL_NETNS: &str = "null-netns";
+/// The directory in [`DIR`] where a probe of the platform has its state.
+pub(crate) const PROBE: &str = "probe";
 
 /// Ends what runs of a container and removes what it left; the whole sandbox if
 /// `id` is `sandbox_id`. For a process that knows nothing but the bundle, after
@@ -53,6 +53,7 @@ pub async fn cleanup(
     remove_filestore(&dir, sandbox_id)?;
     if whole {
         end_sandboxes_of(&root, home).await?;
+        end_sandboxes_of(&dir.join(PROBE), home).await?;
         // Where runsc puts its socket if the path in its root is too long.
         for place in ["/var/run", "/run", "/tmp"] {
             remove(&Path::new(place).join(format!("runsc-{sandbox_id}.sock")))?;
@@ -65,7 +66,7 @@ pub async fn cleanup(
         remove(&state)?;
         remove(&state.with_extension("lock"))?;
     }
-    missing_is_fine(fs::remove_dir_all(&dir)).map_err(Error::io("remove", &dir))
+    remove_tree(&dir)
 }
 
 /// Whether a process still works for the container, or for the whole sandbox if
@@ -88,9 +89,28 @@ pub(crate) async fn end_sandboxes_of(root: &Path, home: &[PathBuf]) -> Result<()
     for pid in processes(home, root, None) {
         end(pid).await?;
     }
-    // Concurrent commands may have mounted it more than once.
-    while umount2(&root.join(NULL_NETNS), MntFlags::MNT_DETACH).is_ok() {}
-    missing_is_fine(fs::remove_dir_all(root)).map_err(Error::io("remove", root))
+    remove_tree(root)
+}
+
+/// Removes a directory of ours and all in it, once what runsc has mounted there is
+/// taken down: an empty network namespace, by concurrent commands more than once,
+/// and by `runsc do` in a directory whose name it makes up.
+fn remove_tree(directory: &Path) -> Result<()> {
+    detach_below(directory);
+    missing_is_fine(fs::remove_dir_all(directory)).map_err(Error::io("remove", directory))
+}
+
+/// Takes down what is mounted below a directory. What stays is seen when the
+/// directory cannot be removed.
+fn detach_below(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+        while umount2(&path, flags).is_ok() {}
+        if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+            detach_below(&path);
+        }
+    }
 }
 
 /// The processes of the cgroup that work for a sandbox, or for the container of one
@@ -116,9 +136,14 @@ fn processes(home: &[PathBuf], root: &Path, dir: Option<&Path>) -> Vec<Pid> {
 /// of the sandbox and, if given, the bundle directory.
 fn works_for(command: &[u8], root: &Path, dir: Option<&Path>) -> bool {
     let root = format!("--root={}", root.display());
+    // `runsc do` makes a directory below the one it is given its sandbox's root.
+    let is_root = |arg: &[u8]| {
+        arg.strip_prefix(root.as_bytes())
+            .is_some_and(|below| below.is_empty() || below.starts_with(b"/"))
+    };
     let dir = dir.map(|dir| dir.display().to_string());
     let args = || command.split(|byte| *byte == 0);
-    args().any(|arg| arg == root.as_bytes())
+    args().any(is_root)
         && dir.is_none_or(|dir| {
             args().any(|arg| arg.strip_prefix(b"--bundle=").unwrap_or(arg) == dir.as_bytes())
         })
@@ -223,6 +248,11 @@ mod tests {
             (
                 "runsc-sandbox --root=/run/r/s10 boot --bundle=/b/c1/sandbox s1",
                 false,
+                false,
+            ),
+            (
+                "runsc-sandbox --root=/run/r/s1/runsc-do1 boot --bundle=/run/r/s1/x do1",
+                true,
                 false,
             ),
             ("vi /run/r/s1", false, false),

@@ -4,6 +4,7 @@
 //! beside the sandbox's own state rather than in the bundle, so that the id
 //! alone leads to it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -53,29 +54,28 @@ impl Record {
     /// # Errors
     /// The system's refusal (a full or read-only /run).
     pub fn write(&self, state_directory: &Path) -> Result<()> {
-        let directory = state_directory.join(RECORDS);
-        std::fs::create_dir_all(&directory).map_err(|source| {
-            remove_empty(state_directory);
-            Error::file("create", &directory)(source)
-        })?;
         let path = Self::path(state_directory, &self.id);
-        let fresh = fresh(&path);
         let text = serde_json::to_vec(self).map_err(|source| Error::Json {
             what: format!("encode the record of {}", self.id),
             source,
         })?;
-        std::fs::write(&fresh, text)
-            .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(|source| {
-                // It may not even exist.
-                let _ = std::fs::remove_file(&fresh);
-                remove_empty(state_directory);
-                Error::File {
-                    action: "write",
-                    path,
-                    source,
-                }
-            })
+        // The last of the other tasks may go, and the directory with it, before
+        // this record is there to hold it.
+        const TRIES: u32 = 100;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match write(&path, &text) {
+                // The latter is of a directory that went while it was looked at.
+                Err(Error::File { source, .. })
+                    if tries < TRIES
+                        && matches!(
+                            source.kind(),
+                            ErrorKind::NotFound | ErrorKind::AlreadyExists
+                        ) => {}
+                written => return written.inspect_err(|_| remove_empty(state_directory)),
+            }
+        }
     }
 
     /// Reads the record; `None` if there is none.
@@ -86,7 +86,7 @@ impl Record {
         let path = Self::path(state_directory, id);
         let text = match std::fs::read(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => {
                 return Err(Error::File {
                     action: "read",
@@ -112,7 +112,7 @@ impl Record {
         // The fresh one is there if a shim was killed while it wrote.
         for file in [fresh(&path), path] {
             match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(Error::file("remove", file)(error));
                 }
                 _ => {}
@@ -121,6 +121,21 @@ impl Record {
         remove_empty(state_directory);
         Ok(())
     }
+}
+
+/// Writes a record's file by way of a fresh one; makes its directory.
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
+    }
+    let fresh = fresh(path);
+    std::fs::write(&fresh, text)
+        .and_then(|()| std::fs::rename(&fresh, path))
+        .map_err(|source| {
+            // It may not even exist.
+            let _ = std::fs::remove_file(&fresh);
+            Error::file("write", path)(source)
+        })
 }
 
 /// Where a record is written before it takes the place of the old one.
@@ -143,14 +158,10 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_record_comes_back_as_it_was_and_goes_without_a_trace() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = directory.path().join("ns");
-        assert_eq!(Record::read(&state, "a").unwrap(), None);
-        let record = Record {
-            id: "a".into(),
-            sandbox: "a".into(),
+    fn sample(id: &str) -> Record {
+        Record {
+            id: id.into(),
+            sandbox: id.into(),
             bundle: "/b".into(),
             rootfs: Some("/b/rootfs".into()),
             cgroup: "/ns/a".into(),
@@ -159,13 +170,39 @@ mod tests {
             made: vec!["/sys/fs/cgroup/cpu/ns".into()],
             pid: Some(7),
             exit: Some(Exit::by_signal(9)),
-        };
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_goes_without_a_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("ns");
+        assert_eq!(Record::read(&state, "a").unwrap(), None);
+        let record = sample("a");
         record.write(&state).unwrap();
         assert_eq!(Record::read(&state, "a").unwrap(), Some(record));
         // As a shim leaves it that is killed before the last step.
         std::fs::write(fresh(&Record::path(&state, "a")), "{").unwrap();
         Record::remove(&state, "a").unwrap();
         Record::remove(&state, "a").unwrap();
+        assert!(!state.exists());
+    }
+
+    #[test]
+    fn the_first_record_of_a_namespace_and_the_last_do_not_meet() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("ns");
+        std::thread::scope(|scope| {
+            for id in ["a", "b"] {
+                let (state, record) = (&state, sample(id));
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        record.write(state).unwrap();
+                        Record::remove(state, id).unwrap();
+                    }
+                });
+            }
+        });
         assert!(!state.exists());
     }
 

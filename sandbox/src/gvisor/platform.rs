@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::command::Runsc;
 use crate::children::Status;
+use crate::cleanup::PROBE;
 use crate::config::{Network, Platform, Setup};
 use crate::error::{Error, Result};
 use crate::stdio::null;
@@ -37,7 +38,7 @@ impl Runsc {
         if platform == Platform::Kvm && !Path::new("/dev/kvm").exists() {
             return Err(failed("there is no /dev/kvm".to_owned()));
         }
-        let probe = dir.join("probe");
+        let probe = dir.join(PROBE);
         let log = dir.join("probe.log");
         std::fs::create_dir_all(&probe).map_err(Error::io("create", &probe))?;
         // Its own state directory: it must not be mixed up with the sandbox's.

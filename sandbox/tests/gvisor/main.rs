@@ -949,8 +949,9 @@ async fn platform_is_probed(host: Rc<Host>) {
     // Hangs on KVM, as a nested one may, with what `runsc do` has made by then, and
     // runs everything else.
     let hanging = format!(
-        "case \"$*\" in *--platform=kvm*) mktemp -d -t runsc-doXXXXXX; exec sleep 1000;; esac\n\
-         {working}"
+        "case \"$*\" in *--platform=kvm*) made=$(mktemp -d -t runsc-doXXXXXX); \
+         : >\"$made/null-netns\"; mount --bind /proc/self/ns/net \"$made/null-netns\"; \
+         exec sleep 1000;; esac\n{working}"
     );
     let dir = tempfile::tempdir().unwrap();
     let temporary = || {
