@@ -46,8 +46,11 @@ conformance: kubelet
 	cargo build -p shim
 	tools/conformance
 
-# The shim's times and memory beside runc's and the bare runsc commands.
+# The shim's times and memory beside runc's and the bare runsc commands, and what its
+# figures cost.
 bench:
 	tools/install --no-testhost --no-cargo
 	cargo build --release -p shim
+	cargo build -p integration --example stats
 	bench/run
+	bench/metrics
