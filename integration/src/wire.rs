@@ -127,6 +127,16 @@ impl Client {
         request: &impl Message,
     ) -> io::Result<Response> {
         let stream = self.send(service, method, request)?;
+        self.answer(stream)
+    }
+
+    /// Waits for the answer to what was sent as `stream`; other answers that come
+    /// before it are dropped.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when the connection breaks.
+    pub fn answer(&mut self, stream: u32) -> io::Result<Response> {
         loop {
             let (of, kind, payload) = read_frame(&mut self.stream)?;
             if of == stream && kind == RESPONSE {

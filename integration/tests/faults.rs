@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use integration::containerd::{Containerd, Version};
 use integration::events::Events;
 use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order, STATE};
+use integration::host::Host;
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
 use integration::process::{self, Output};
@@ -236,39 +237,14 @@ fn who_cannot_be_asked_is_not_dead() {
         return;
     };
     let runsc = FaultyRunsc::new();
-    let options = protos::runtimeoptions::Options {
-        config_body: format!("runsc = {:?}", runsc.path()).into_bytes(),
-        ..Default::default()
-    };
-    let options = Any {
-        type_url: "runtimeoptions.v1.Options".to_owned(),
-        value: options.write_to_bytes().expect("they are complete"),
-        ..Any::default()
-    };
-    let create = |client: &mut TaskClient, id: &str, kind: &str| {
-        let annotations = json!({
-            "io.kubernetes.cri.container-type": kind,
-            "io.kubernetes.cri.sandbox-id": "pod",
-        });
-        let more = [("annotations", annotations)];
-        let bundle = bundle::make(&host, host.name(), id, &["sleep", "1000"], &more);
-        let request = task::CreateTaskRequest {
-            id: id.to_owned(),
-            bundle: bundle.to_string_lossy().into_owned(),
-            options: Some(options.clone()).into(),
-            ..Default::default()
-        };
-        let created = client.raw().call(TASK_V3, "Create", &request);
-        let _: task::CreateTaskResponse = created.expect("create the container");
-    };
     bundle::make(&host, host.name(), "first", &[], &[]);
     let shim = Shim::new(&host, &mock, "first");
     let reply = shim.start(&Input::Bootstrap);
     let mut pod = shim.connect(&reply).of("pod");
     let mut member = shim.connect(&reply).of("member");
-    create(&mut pod, "pod", "sandbox");
+    create_in_pod(&host, &runsc, &mut pod, "pod", "sandbox");
     pod.start("").expect("start the sandbox");
-    create(&mut member, "member", "container");
+    create_in_pod(&host, &runsc, &mut member, "member", "container");
     let pid = pod.identify().expect("it serves").shim_pid;
 
     runsc.order("start", Order::HoldBefore);
@@ -285,7 +261,73 @@ fn who_cannot_be_asked_is_not_dead() {
     faults::free_descriptors(pid);
     member.kill("", 9).expect("it lives, so it can be killed");
     assert_eq!(member.wait("").expect("its end").exit_status, 137);
+    mock.wait_for("exit", "member");
     assert_eq!(mock.topics("member"), STOPPED);
+}
+
+/// A containerd that was restarted during a Create asks for the processes of the
+/// task at once; it was told that there is no such task, and deleted it.
+#[test]
+fn who_is_being_created_is_there() {
+    let reason = "these are Rampart's own promises";
+    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
+        return;
+    };
+    let runsc = FaultyRunsc::new();
+    bundle::make(&host, host.name(), "first", &[], &[]);
+    let shim = Shim::new(&host, &mock, "first");
+    let reply = shim.start(&Input::Bootstrap);
+    let mut pod = shim.connect(&reply).of("pod");
+    let mut restarted = shim.connect(&reply).of("pod");
+
+    runsc.order("create", Order::HoldAfter);
+    thread::scope(|scope| {
+        scope.spawn(|| create_in_pod(&host, &runsc, &mut pod, "pod", "sandbox"));
+        runsc.until_reached();
+        let request = task::PidsRequest {
+            id: "pod".to_owned(),
+            ..Default::default()
+        };
+        let asked = restarted.raw().send(TASK_V3, "Pids", &request);
+        let asked = asked.expect("the shim serves");
+        // By the time this is answered, too early an answer to the other is there.
+        restarted.identify().expect("it serves");
+        runsc.go();
+        let answer = restarted.raw().answer(asked);
+        let answer = answer.expect("it is answered, once the task is there");
+        assert_eq!(answer.status().code() as i32, 0, "{}", answer.status());
+        let inside = task::PidsResponse::parse_from_bytes(&answer.payload);
+        assert_eq!(inside.expect("a list").processes.len(), 1);
+    });
+    pod.delete("").expect("it can be removed");
+}
+
+/// Creates the container `id` of the pod `pod` with a `runsc` that has orders.
+#[track_caller]
+fn create_in_pod(host: &Host, runsc: &FaultyRunsc, client: &mut TaskClient, id: &str, kind: &str) {
+    let annotations = json!({
+        "io.kubernetes.cri.container-type": kind,
+        "io.kubernetes.cri.sandbox-id": "pod",
+    });
+    let more = [("annotations", annotations)];
+    let bundle = bundle::make(host, host.name(), id, &["sleep", "1000"], &more);
+    let options = protos::runtimeoptions::Options {
+        config_body: format!("runsc = {:?}", runsc.path()).into_bytes(),
+        ..Default::default()
+    };
+    let options = Any {
+        type_url: "runtimeoptions.v1.Options".to_owned(),
+        value: options.write_to_bytes().expect("they are complete"),
+        ..Any::default()
+    };
+    let request = task::CreateTaskRequest {
+        id: id.to_owned(),
+        bundle: bundle.to_string_lossy().into_owned(),
+        options: Some(options).into(),
+        ..Default::default()
+    };
+    let created = client.raw().call(TASK_V3, "Create", &request);
+    let _: task::CreateTaskResponse = created.expect("create the container");
 }
 
 /// Runs the rows that `chosen` picks, all of them, and then tells which were not

@@ -290,12 +290,15 @@ impl Pod {
 
     /// Pids: the processes inside, each with the id of its exec if it is one's
     /// first. Their pids are no host pids; the sentry runs them all and stands
-    /// for each. Never empty, and never an error for a task that is here:
-    /// containerd takes both for a leaked shim and deletes the live task.
+    /// for each. Never empty, and never an error for a task that is here or is
+    /// being created: a containerd that was restarted takes both for a leaked shim
+    /// and deletes the task.
     ///
     /// # Errors
     /// It is not there.
     pub async fn processes(&self, id: &str) -> Result<Vec<Option<String>>> {
+        // When it takes longer, the container is looked for all the same.
+        let _ = tokio::time::timeout(CREATE_PATIENCE, self.creating.settled(id)).await;
         let container = self.container(id)?;
         let asked = container.sandbox.processes(id);
         let inner = match tokio::time::timeout(PROCESSES_PATIENCE, asked).await {
@@ -559,6 +562,11 @@ impl Pod {
         lock(&self.containers)
     }
 }
+
+/// How long who asks for the processes of a task that is being created waits for
+/// it. Together with [`PROCESSES_PATIENCE`] less than the 5 s in which containerd
+/// loads a shim after its restart (`io.containerd.timeout.shim.load`).
+const CREATE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a sandbox may take to list its processes: it may stand still.
 const PROCESSES_PATIENCE: Duration = Duration::from_secs(1);

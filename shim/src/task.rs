@@ -130,9 +130,10 @@ impl Task for TaskService {
     }
 
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> ttrpc::Result<PidsResponse> {
+        let inside = self.pod.processes(&request.id).await?;
         let container = self.pod.container(&request.id)?;
         let mut processes = Vec::new();
-        for exec_id in self.pod.processes(&request.id).await? {
+        for exec_id in inside {
             let details = exec_id.map(wire::process_details).transpose()?;
             processes.push(ProcessInfo {
                 pid: wire::pid(container.pid),
