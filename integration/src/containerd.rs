@@ -307,7 +307,7 @@ impl Containerd {
         wait::until("the first container's shim to end", || {
             self.shims("warm").is_empty()
         });
-        Inventory::take_settled(&self.host)
+        Inventory::take(&self.host)
     }
 
     /// Ends the daemon as an init system does; shims stay.

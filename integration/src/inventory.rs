@@ -3,7 +3,7 @@
 //!
 //! Taken before and after, it shows what a container left behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -14,15 +14,18 @@ use crate::{cgroups, process, wait};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
     lines: BTreeSet<String>,
+    /// By pid: what one is called changes, when it becomes another program or ends.
+    processes: BTreeMap<u32, String>,
 }
 
 impl Inventory {
     /// Lists what is there now.
     pub fn take(host: &Host) -> Self {
         let mut lines = BTreeSet::new();
-        for process in process::descendants() {
-            lines.insert(format!("process {} {}", process.pid, process.command));
-        }
+        let processes = process::descendants()
+            .into_iter()
+            .map(|one| (one.pid, format!("process {} {}", one.pid, one.command)))
+            .collect();
         let mut before = String::new();
         let mut layers = 0;
         for mount in host.mounts() {
@@ -47,21 +50,11 @@ impl Inventory {
             let path = host.directory().join(directory);
             list(&path, &path.to_string_lossy(), &mut lines);
         }
-        Self { lines }
+        Self { lines, processes }
     }
 
-    /// Lists what is there once nobody is ending any more: such a process, without
-    /// arguments already, or a zombie, would be missed later.
-    #[track_caller]
-    pub fn take_settled(host: &Host) -> Self {
-        let is_ending = |one: &process::Seen| one.zombie || one.command.starts_with('[');
-        wait::until("those that are ending to end", || {
-            !process::descendants().iter().any(is_ending)
-        });
-        Self::take(host)
-    }
-
-    /// Waits until everything is again as it was at `self`.
+    /// Waits until everything is again as it was at `self`, but for processes that
+    /// have ended: at `self` one may have been about to.
     ///
     /// # Panics
     ///
@@ -92,9 +85,13 @@ impl Inventory {
     }
 
     fn difference(&self, now: &Self, ignored: impl Fn(&str) -> bool) -> Vec<String> {
-        let left = now.lines.difference(&self.lines).map(|line| ("left", line));
-        let gone = self.lines.difference(&now.lines).map(|line| ("gone", line));
-        left.chain(gone)
+        let began = now.processes.iter();
+        let began = began.filter(|(pid, _)| !self.processes.contains_key(pid));
+        let left = now.lines.difference(&self.lines);
+        let left = left.chain(began.map(|(_, line)| line));
+        let gone = self.lines.difference(&now.lines);
+        left.map(|line| ("left", line))
+            .chain(gone.map(|line| ("gone", line)))
             .filter(|(_, line)| !ignored(line))
             .map(|(what, line)| format!("{what}: {line}"))
             .collect()
@@ -133,14 +130,21 @@ mod tests {
 
     #[test]
     fn a_difference_names_what_is_left_and_what_is_gone() {
-        let inventory = |lines: &[&str]| Inventory {
+        let inventory = |lines: &[&str], processes: &[(u32, &str)]| Inventory {
             lines: lines.iter().map(|&line| line.to_owned()).collect(),
+            processes: processes
+                .iter()
+                .map(|&(pid, line)| (pid, line.to_owned()))
+                .collect(),
         };
-        let before = inventory(&["file a", "file b"]);
-        let after = inventory(&["file b", "file c", "cgroup d"]);
+        let before = inventory(&["file a", "file b"], &[(1, "sh"), (2, "ending")]);
+        let after = inventory(
+            &["file b", "file c", "cgroup d"],
+            &[(1, "sleep"), (3, "sh")],
+        );
         assert_eq!(
             before.difference(&after, |line| line.starts_with("cgroup")),
-            ["left: file c", "gone: file a"]
+            ["left: file c", "left: sh", "gone: file a"]
         );
     }
 }

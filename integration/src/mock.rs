@@ -198,34 +198,39 @@ fn serve(mut stream: UnixStream, shared: &Mutex<Shared>) {
     while let Ok((of, _, payload)) = read_frame(&mut stream) {
         let answer = match Request::parse_from_bytes(&payload) {
             Ok(request) => answer(&request, shared),
-            Err(error) => refusal(Code::INVALID_ARGUMENT, &error.to_string()),
+            Err(error) => Err(refusal(Code::INVALID_ARGUMENT, &error.to_string())),
         };
-        let bytes = answer.write_to_bytes().expect("an answer is complete");
+        let (response, envelope) = match answer {
+            Ok(envelope) => (Response::default(), Some(envelope)),
+            Err(response) => (response, None),
+        };
+        let bytes = response.write_to_bytes().expect("an answer is complete");
+        // One step for who reads and stops: what is recorded has been answered, and
+        // is not sent again.
+        let mut state = lock(shared);
         if write_frame(&mut stream, of, RESPONSE, &bytes).is_err() {
             return;
         }
+        state.envelopes.extend(envelope);
     }
 }
 
-fn answer(request: &Request, shared: &Mutex<Shared>) -> Response {
+/// What the shim forwards, or what to refuse it with.
+fn answer(request: &Request, shared: &Mutex<Shared>) -> Result<Envelope, Response> {
     if request.service != "containerd.services.events.ttrpc.v1.Events"
         || request.method != "Forward"
     {
-        return refusal(Code::UNIMPLEMENTED, "only events are served here");
+        return Err(refusal(Code::UNIMPLEMENTED, "only events are served here"));
     }
     let mood = lock(shared).mood;
     match mood {
-        Mood::Failing => return refusal(Code::UNAVAILABLE, "told to fail"),
+        Mood::Failing => return Err(refusal(Code::UNAVAILABLE, "told to fail")),
         Mood::Slow(time) => thread::sleep(time),
         Mood::Prompt => {}
     }
-    match ForwardRequest::parse_from_bytes(&request.payload) {
-        Ok(mut forward) => {
-            lock(shared).envelopes.push(forward.take_envelope());
-            Response::default()
-        }
-        Err(error) => refusal(Code::INVALID_ARGUMENT, &error.to_string()),
-    }
+    ForwardRequest::parse_from_bytes(&request.payload)
+        .map(|mut forward| forward.take_envelope())
+        .map_err(|error| refusal(Code::INVALID_ARGUMENT, &error.to_string()))
 }
 
 fn refusal(code: Code, message: &str) -> Response {

@@ -137,6 +137,7 @@ fn a_live_socket_is_used_again_and_a_dead_one_replaced() {
 #[test]
 fn containers_of_a_pod_share_one_shim() {
     let Some((host, mock)) = set_up() else { return };
+    let mut connections = Vec::new();
     for annotation in [
         "io.kubernetes.cri.sandbox-id",
         "io.containerd.runc.v2.group",
@@ -152,7 +153,10 @@ fn containers_of_a_pod_share_one_shim() {
             &["sleep", "1000"],
             &annotations,
         );
-        let first = Shim::new(&host, &mock, &pod).start(&Input::Bootstrap);
+        let shim = Shim::new(&host, &mock, &pod);
+        let first = shim.start(&Input::Bootstrap);
+        // A shim that nobody is connected to and that has no task soon ends.
+        connections.push(shim.connect(&first));
         let count = servers();
         let second = Shim::new(&host, &mock, &member);
         assert_eq!(second.start(&Input::Bootstrap), first);

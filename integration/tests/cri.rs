@@ -75,8 +75,10 @@ fn status_and_log_of_a_container_that_ended(containerd: &mut Containerd) {
         .host()
         .directory()
         .join("pod-logs/ends/short.log");
-    let log = fs::read_to_string(log).expect("read the container's log");
-    assert!(log.contains("stdout F to the log"), "{log}");
+    // containerd writes it beside, and does not wait for that.
+    wait::until("the log to be written", || {
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("stdout F to the log"))
+    });
     containerd.remove_pod(&pod);
 }
 

@@ -45,7 +45,7 @@ fn room_on_the_disk() {
         let reply = shim.start(&Input::Bootstrap);
         let mut client = shim.connect(&reply);
         faults::fill_disk(&host, Path::new(STATE), pages);
-        let before = Inventory::take_settled(&host);
+        let before = Inventory::take(&host);
         let answer = bring_up(&mut client, shim.bundle());
         done.push(answer.is_ok());
         if let Err(refusal) = answer {
@@ -76,7 +76,7 @@ fn descriptors() {
         let reply = shim.start(&Input::Bootstrap);
         let mut client = shim.connect(&reply);
         let pid = client.identify().expect("it serves").shim_pid;
-        let before = Inventory::take_settled(&host);
+        let before = Inventory::take(&host);
         faults::limit_descriptors(pid, more);
         let answer = bring_up(&mut client, shim.bundle());
         faults::free_descriptors(pid);

@@ -284,6 +284,9 @@ fn who_is_being_created_is_there() {
     thread::scope(|scope| {
         scope.spawn(|| create_in_pod(&host, &runsc, &mut pod, "pod", "sandbox"));
         runsc.until_reached();
+        // It takes longer than containerd waits for an answer.
+        let inside = restarted.pids().expect("it will be there");
+        assert_eq!(inside.processes.len(), 1);
         let request = task::PidsRequest {
             id: "pod".to_owned(),
             ..Default::default()
@@ -392,7 +395,7 @@ struct Seen {
 impl Trial<'_> {
     /// How long it took from the fault to the last right answer.
     fn run(&mut self) -> Duration {
-        let before = Inventory::take_settled(self.containerd.host());
+        let before = Inventory::take(self.containerd.host());
         if self.row.fault == FullDisk {
             faults::mount_small_disk(self.containerd.host(), Path::new(STATE));
         }
@@ -480,7 +483,13 @@ impl Trial<'_> {
                 return Some(shim);
             }
             Killed if self.row.victim == Daemon => self.containerd.kill9(),
-            Killed => process::signal(self.victim(), Signal::SIGKILL),
+            Killed => {
+                let victim = self.victim();
+                process::signal(victim, Signal::SIGKILL);
+                wait::until("the victim to be reaped", || {
+                    process::descendants().iter().all(|one| one.pid != victim)
+                });
+            }
             Stopped => {
                 let victim = self.victim();
                 process::signal(victim, Signal::SIGSTOP);

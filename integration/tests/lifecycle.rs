@@ -174,16 +174,21 @@ fn terminal_has_size_and_interrupt(containerd: &mut Containerd) {
 
 fn kill_then_kill_again(containerd: &mut Containerd) {
     let events = containerd.events();
-    let script = "trap 'exit 7' TERM; while :; do sleep 0.1; done";
+    let script = "trap 'exit 7' TERM; : >/tmp/ready; while :; do sleep 0.1; done";
     containerd.run_detached("killed", &["sh", "-c", script]);
-    // The trap may not be set yet, and init is not ended by a signal it ignores.
-    wait::until("the container to end", || {
-        containerd.ctr(&["tasks", "kill", "--signal", "SIGTERM", "killed"]);
-        containerd
-            .task("killed")
-            .is_some_and(|(state, _)| state == "STOPPED")
+    let mut looks = 0;
+    wait::until("the trap to be set", || {
+        looks += 1;
+        let look = containerd.exec("killed", &format!("look{looks}"), &["ls", "/tmp/ready"]);
+        look.code == 0
     });
-    assert_eq!(events.wait_for("exit", "killed").exit_status(), 7);
+    let signal = ["tasks", "kill", "--signal", "SIGTERM", "killed"];
+    containerd.ctr(&signal).ok();
+    containerd.until_task("killed", "STOPPED");
+    let exit = events.wait_where("exit of init", |event| {
+        event.topic == "/tasks/exit" && event.process() == "killed"
+    });
+    assert_eq!(exit.exit_status(), 7);
     // That the code is NotFound is the contract's test; ctr shows the text alone.
     containerd.ctr(&["tasks", "kill", "killed"]).err();
     containerd.remove("killed");

@@ -58,7 +58,7 @@ fn pods() {
     };
     // What containerd, CNI and the first pod make once.
     whole_life(&containerd, "first", &Longest::default());
-    let before = Inventory::take_settled(containerd.host());
+    let before = Inventory::take(containerd.host());
 
     let count = setting("SOAK_PODS", 200);
     let longest = Longest::default();
@@ -137,7 +137,7 @@ fn one_shim() {
     let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
         return;
     };
-    let before = Inventory::take_settled(&host);
+    let before = Inventory::take(&host);
     let annotations = |kind: &str| {
         json!({
             "io.kubernetes.cri.container-type": kind,
@@ -178,7 +178,10 @@ fn one_shim() {
         late.0 <= early.0 + NOISE,
         "its memory grows: {early:?} to {late:?} KiB"
     );
-    assert_eq!(early.1, late.1, "its descriptors grow");
+    // It has some open for a moment now and then.
+    wait::until("its descriptors to be no more than early", || {
+        weigh(pid).1 <= early.1
+    });
 
     pod.kill("", 9).expect("kill the sandbox");
     pod.wait("").expect("wait for it");

@@ -186,7 +186,7 @@ fn the_impossible_is_refused_and_leaves_nothing() {
         assert!(refusal.message.contains(named), "{refusal:?}");
         // The directory above all state is made once.
         before.assert_same_but(&corner.host, |line| line == "file /run/rampart");
-        client.shutdown().expect("end the shim");
+        client.end_shim();
         if named != "SELinux" {
             assert_eq!(refusal.code, code::INVALID_ARGUMENT, "{refusal:?}");
         }

@@ -3,9 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -106,8 +105,12 @@ fn a_flag_is_given_to_who_lists_it() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
     let script = "#!/bin/sh\n[ \"$1\" = flags ] && echo '  -known value' >&2 || echo \"$@\"\n";
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    // By a child: what this process has open for writing another test's child may
+    // have inherited, and then it cannot be executed (ETXTBSY).
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+    let written = shell.arg(&program).arg(script).status().unwrap();
+    assert!(written.success());
     let launcher = Launcher {
         exe: exe(),
         join: Vec::new(),

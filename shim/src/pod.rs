@@ -297,8 +297,13 @@ impl Pod {
     /// # Errors
     /// It is not there.
     pub async fn processes(&self, id: &str) -> Result<Vec<Option<String>>> {
-        // When it takes longer, the container is looked for all the same.
-        let _ = tokio::time::timeout(CREATE_PATIENCE, self.creating.settled(id)).await;
+        let created = self.creating.settled(id);
+        if tokio::time::timeout(CREATE_PATIENCE, created)
+            .await
+            .is_err()
+        {
+            return Ok(vec![None]);
+        }
         let container = self.container(id)?;
         let asked = container.sandbox.processes(id);
         let inner = match tokio::time::timeout(PROCESSES_PATIENCE, asked).await {

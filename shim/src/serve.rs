@@ -64,11 +64,12 @@ async fn run(flags: &Flags) -> Result<()> {
     let connections = Connections::default();
     let mut server = server(listener, &pod, connections.clone());
     server.start().await.map_err(Error::Serve)?;
+    // Before anybody knows of this shim: from then on it may be told to end.
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::system("hear SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::system("hear SIGINT"))?;
     say_ready()?;
     log::info!("serving at {}", path.display());
 
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::system("hear SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::system("hear SIGINT"))?;
     tokio::select! {
         () = pod.over(&connections) => log::info!("nothing left to serve"),
         _ = terminate.recv() => log::info!("ending on SIGTERM"),

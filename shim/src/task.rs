@@ -33,6 +33,12 @@ impl TaskService {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self { pod }
     }
+
+    /// The host pid of a task, 0 if there is none (yet).
+    fn pid(&self, id: &str) -> u32 {
+        let container = self.pod.container(id);
+        container.map_or(0, |container| wire::pid(container.pid))
+    }
 }
 
 #[async_trait]
@@ -130,13 +136,11 @@ impl Task for TaskService {
     }
 
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> ttrpc::Result<PidsResponse> {
-        let inside = self.pod.processes(&request.id).await?;
-        let container = self.pod.container(&request.id)?;
         let mut processes = Vec::new();
-        for exec_id in inside {
+        for exec_id in self.pod.processes(&request.id).await? {
             let details = exec_id.map(wire::process_details).transpose()?;
             processes.push(ProcessInfo {
-                pid: wire::pid(container.pid),
+                pid: self.pid(&request.id),
                 info: details.into(),
                 ..ProcessInfo::default()
             });
@@ -217,13 +221,9 @@ impl Task for TaskService {
         request: ConnectRequest,
     ) -> ttrpc::Result<ConnectResponse> {
         // An unknown id is no error: containerd asks before it creates, too.
-        let task_pid = self
-            .pod
-            .container(&request.id)
-            .map_or(0, |c| wire::pid(c.pid));
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
-            task_pid,
+            task_pid: self.pid(&request.id),
             version: info::VERSION.into(),
             ..ConnectResponse::default()
         })

@@ -697,7 +697,7 @@ async fn pause_and_resume(host: Rc<Host>) {
 async fn usage_of_each(host: Rc<Host>) {
     let pod = Pod::new(&host);
     pod.pause().await;
-    let busy = "dd if=/dev/zero of=/dev/null bs=1M count=2000 2>/dev/null; sleep 1000";
+    let busy = "while :; do :; done";
     pod.run("c1", &["sh", "-c", busy]).await;
     let mut usage = pod.gvisor.usage("c1").await.unwrap();
     if host.version != Version::Debian2022 {
@@ -807,7 +807,7 @@ async fn stopped_sentry(host: Rc<Host>) {
     let pod = Pod::with(&host, |config| {
         config.deadlines = Deadlines {
             call: second,
-            command: 2 * second,
+            command: 10 * second,
             probe: second,
         };
     });

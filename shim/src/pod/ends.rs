@@ -158,5 +158,6 @@ impl Pod {
 /// How long the ends of execs may hold up that of their container.
 const EXECS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a kill waits for the exit that answers for it.
-const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a kill waits for the exit that answers for it: a machine without
+/// memory is slow.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
