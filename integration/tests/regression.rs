@@ -460,7 +460,9 @@ fn gvisor_6225_execs_leave_no_files() {
     for number in 0..30 {
         run(&mut client, &format!("exec{number}"));
     }
-    before.assert_same_but(&setup.host, made_once);
+    // The sandbox keeps as many of its own processes as it has needed at once.
+    let of_the_sandbox = |line: &str| line.starts_with("process ") && line.ends_with("[exe]");
+    before.assert_same_but(&setup.host, |line| made_once(line) || of_the_sandbox(line));
     let grown = size_of_logs(&setup.host).saturating_sub(size);
     assert!(grown < 16 << 10, "30 execs left {grown} bytes of logs");
 }
