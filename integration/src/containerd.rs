@@ -264,6 +264,14 @@ impl Containerd {
     /// `more` is merged into its configuration.
     #[track_caller]
     pub fn run_in_pod(&self, pod: &str, name: &str, program: &[&str], more: &Value) -> String {
+        let id = self.create_in_pod(pod, name, program, more);
+        self.crictl(&["start", &id]).ok();
+        id
+    }
+
+    /// As [`Self::run_in_pod`], but for the start.
+    #[track_caller]
+    pub fn create_in_pod(&self, pod: &str, name: &str, program: &[&str], more: &Value) -> String {
         let mut settings = json!({
             "metadata": { "name": name },
             "image": { "image": tools::IMAGE },
@@ -280,9 +288,7 @@ impl Containerd {
             .expect("a pod has a name");
         let pod_file = self.host.directory().join(format!("{pod_name}-pod.json"));
         let pod_file = pod_file.to_str().expect("the path is plain");
-        let id = self.crictl(&["create", pod, &path, pod_file]).ok();
-        self.crictl(&["start", &id]).ok();
-        id
+        self.crictl(&["create", pod, &path, pod_file]).ok()
     }
 
     /// Stops and removes a pod and its containers.

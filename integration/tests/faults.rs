@@ -305,6 +305,41 @@ fn who_is_being_created_is_there() {
     pod.delete("").expect("it can be removed");
 }
 
+/// A containerd that was restarted during the start of a pod's container kills what
+/// is created and not started. It waits for the end of its output, and has given the
+/// container up if that took 10 s.
+#[test]
+fn a_container_whose_start_a_restart_interrupts_is_as_created() {
+    if !tools::is_rampart() {
+        return skip("these are Rampart's own promises");
+    }
+    for version in [Version::V1_6, Version::V2_4] {
+        let runsc = FaultyRunsc::new();
+        let settings = format!("runsc = {:?}\n", runsc.path());
+        let Some(mut containerd) = Containerd::with_settings(version, &settings) else {
+            continue;
+        };
+        let pod = containerd.run_pod("pod", &json!({}));
+        let id = containerd.create_in_pod(&pod, "late", &["sleep", "1000"], &json!({}));
+        runsc.order("create", Order::HoldAfter);
+        let mut start = containerd.crictl_command(&["start", &id]);
+        let client = thread::spawn(move || process::run(&mut start, wait::LIMIT));
+        runsc.until_reached();
+        containerd.kill9();
+        runsc.go();
+        containerd.launch();
+        client.join().expect("the client ends").err();
+        runsc.relent();
+        wait::until("the pods to be known again", || {
+            containerd.crictl(&["pods"]).code == 0
+        });
+        let said = containerd.crictl(&["inspect", &id]).ok();
+        assert!(said.contains("CONTAINER_CREATED"), "{said}");
+        assert_eq!(containerd.shims(&pod).len(), 1, "the pod lives");
+        containerd.remove_pod(&pod);
+    }
+}
+
 /// Creates the container `id` of the pod `pod` with a `runsc` that has orders.
 #[track_caller]
 fn create_in_pod(host: &Host, runsc: &FaultyRunsc, client: &mut TaskClient, id: &str, kind: &str) {

@@ -88,7 +88,7 @@ impl Gvisor {
             let (shared, id) = (self.table.clone(), id.to_owned());
             tokio::spawn(async move {
                 let exit = wait_status(&sentry, "containerManager.Wait", &id).await;
-                if let Some(container) = shared.lock().containers.get(&id) {
+                if let Some(container) = shared.lock().containers.get_mut(&id) {
                     container.end(exit);
                 }
             });

@@ -96,7 +96,10 @@ impl Container {
         self.exit.subscribe()
     }
 
-    pub(crate) fn end(&self, exit: Exit) {
+    /// It has ended. The streams of one that was never started go with it: who
+    /// reads its output waits for the end of that.
+    pub(crate) fn end(&mut self, exit: Exit) {
+        self.stdio = None;
         publish(&self.exit, exit);
     }
 
@@ -195,7 +198,7 @@ impl Table {
         }
         self.sentry = None;
         self.paused = false;
-        for (id, container) in &self.containers {
+        for (id, container) in &mut self.containers {
             if id == sandbox_id {
                 container.end(Exit::of_sentry(reaped, self.ended_by));
             } else if container.phase != Phase::Running {
@@ -232,7 +235,10 @@ fn publish(sender: &watch::Sender<Option<Exit>>, exit: Exit) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
     use std::time::SystemTime;
+
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
     use crate::children::Status;
     use crate::gvisor::urpc::Address;
@@ -278,8 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn what_ends_before_its_start_lets_go_of_its_streams() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut container = Container::new(PathBuf::new());
+        container.stdio = Some(Stdio::Piped {
+            stdin: None,
+            stdout: Some(writer.into()),
+            stderr: None,
+        });
+        container.end(Exit::signalled(9, AT));
+        let reading = fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        reading.expect("so that a writer is an error instead of a wait");
+        assert_eq!(reader.read(&mut [0]).expect("no writer is left"), 0);
+    }
+
+    #[test]
     fn the_first_end_counts() {
-        let container = Container::new(PathBuf::new());
+        let mut container = Container::new(PathBuf::new());
         container.end(Exit::signalled(15, AT));
         container.end(Exit::lost(AT));
         assert_eq!(container.exit().unwrap().code, 143);
