@@ -17,6 +17,7 @@ on_each_containerd!(
     exit_while_containerd_is_down,
     restart_after_the_exit,
     restart_while_paused,
+    restart_beside_a_shim_that_stands_still,
     killed_sandbox,
     killed_shim,
     killed_shim_while_containerd_is_down,
@@ -149,6 +150,38 @@ fn restart_while_paused(containerd: &mut Containerd) {
     containerd.ctr(&["tasks", "resume", "paused"]).ok();
     containerd.exec("paused", "after", &["true"]).ok();
     containerd.remove("paused");
+    before.assert_same_but(containerd.host(), beyond_the_shim);
+}
+
+/// containerd gives up a shim that does not answer within 5 s, and has its tasks
+/// removed by `delete`; but it was only slow.
+fn restart_beside_a_shim_that_stands_still(containerd: &mut Containerd) {
+    let before = containerd.inventory();
+    let ids = ["again", "left"];
+    for id in ids {
+        containerd.run_detached(id, &["sleep", "1000"]);
+    }
+    let shims = ids.map(|id| containerd.shims(id)).concat();
+    containerd.kill9();
+    for shim in &shims {
+        process::signal(*shim, Signal::SIGSTOP);
+    }
+    containerd.launch();
+    for shim in shims {
+        process::signal(shim, Signal::SIGCONT);
+    }
+    for id in ids {
+        assert_eq!(containerd.task(id), None);
+        containerd.ctr(&["containers", "rm", id]).ok();
+    }
+    containerd.run_detached("again", &["sleep", "1000"]);
+    containerd.exec("again", "after", &["true"]).ok();
+    containerd.remove("again");
+    if !tools::is_rampart() {
+        return; // runc's shim stays
+    }
+    // The connection on which it got no answer stays open until its end.
+    containerd.restart();
     before.assert_same_but(containerd.host(), beyond_the_shim);
 }
 

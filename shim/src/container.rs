@@ -207,8 +207,17 @@ impl Container {
         asked.memory.limit.and_then(cgroups::Limit::value)
     }
 
-    /// Writes the exit status where `delete` finds it if this shim is killed.
+    /// Whether `delete` has removed it while this shim lived.
+    pub fn is_removed(&self) -> bool {
+        matches!(Record::read(&self.state_directory, &self.id), Ok(None))
+    }
+
+    /// Writes the exit status where `delete` finds it if this shim is killed, unless
+    /// it has been there already.
     pub fn remember_exit(&self, exit: Exit) {
+        if self.is_removed() {
+            return;
+        }
         let mut record = lock(&self.record);
         record.exit = Some(exit);
         if let Err(error) = record.write(&self.state_directory) {

@@ -133,6 +133,7 @@ impl Pod {
 
     async fn create_now(self: Arc<Self>, request: CreateTaskRequest) -> Result<u32> {
         self.touch();
+        self.forget_removed(&request.id).await;
         if self.containers().contains_key(&request.id) {
             return Err(Error::AlreadyExists(format!(
                 "task {} exists already",
@@ -541,8 +542,11 @@ impl Pod {
     /// Resolves when there is nothing left to serve: a Shutdown came, or nobody
     /// has called for [`IDLE`], because containerd died between `start` and
     /// Create, or all who were connected have gone.
-    pub async fn over(&self, connections: &Connections) {
+    pub async fn over(self: &Arc<Self>, connections: &Connections) {
         loop {
+            for id in self.ended() {
+                self.forget_removed(&id).await;
+            }
             let wanted = tokio::select! {
                 () = self.shutdown.notified() => false,
                 () = tokio::time::sleep(LOOK) => {
@@ -557,6 +561,15 @@ impl Pod {
                 return;
             }
         }
+    }
+
+    /// The ids of the containers that have ended.
+    fn ended(&self) -> Vec<String> {
+        self.containers()
+            .values()
+            .filter(|container| container.life.state().has_ended())
+            .map(|container| container.id.clone())
+            .collect()
     }
 
     fn touch(&self) {

@@ -1,6 +1,7 @@
 //! Kill and Delete.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use protos::events::TaskDelete;
@@ -8,7 +9,7 @@ use sandbox::Target;
 
 use super::Pod;
 use crate::container::Container;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::events::Event;
 use crate::exec::Exec;
 use crate::lock::lock;
@@ -125,9 +126,7 @@ impl Pod {
             }
         }
         let exit = container.life.wait().await;
-        create::dismantle(&container).await?;
-        self.containers().remove(&container.id);
-        self.touch();
+        self.take_out(&container).await?;
         let pid = wire::pid(container.pid);
         self.events.publish(Event::Delete(TaskDelete {
             container_id: container.id.clone(),
@@ -138,7 +137,42 @@ impl Pod {
         }));
         Ok((pid, exit))
     }
+
+    /// Forgets the task `id` if `delete` has removed it: containerd calls that for a
+    /// shim that did not answer in time, and has told of the end itself. A shim that
+    /// was only slow would keep the task, and itself, for ever.
+    pub(super) async fn forget_removed(self: &Arc<Self>, id: &str) {
+        let Ok(container) = self.container(id) else {
+            return;
+        };
+        if !container.is_removed() {
+            return;
+        }
+        let ended = tokio::time::timeout(REMOVED_PATIENCE, container.life.wait()).await;
+        let Ok(exit) = ended else { return };
+        log::info!("task {id} was removed by another: it is forgotten");
+        let pod = Arc::clone(self);
+        let forget = async move {
+            pod.take_out(&container).await?;
+            Ok((wire::pid(container.pid), exit))
+        };
+        if let Err(error) = self.deleting.join(id, forget).await {
+            log::warn!("what is left of {id}: {}", chain(&error));
+        }
+    }
+
+    /// Takes an ended container apart and out of the pod.
+    async fn take_out(&self, container: &Container) -> Result<()> {
+        create::dismantle(container).await?;
+        self.containers().remove(&container.id);
+        self.touch();
+        Ok(())
+    }
 }
+
+/// How long the end of a task whose processes `delete` has killed may take to be
+/// known here.
+const REMOVED_PATIENCE: Duration = Duration::from_secs(5);
 
 async fn delete_exec(container: Arc<Container>, exec: Arc<Exec>) -> Result<(u32, Exit)> {
     let exit = match exec.life.settled().await {
