@@ -153,7 +153,11 @@ impl Pod {
         log::info!("task {id} was removed by another: it is forgotten");
         let pod = Arc::clone(self);
         let forget = async move {
-            pod.take_out(&container).await?;
+            // A Delete may have been faster, and the id be another's by now.
+            let present = pod.container(&container.id);
+            if present.is_ok_and(|present| Arc::ptr_eq(&present, &container)) {
+                pod.take_out(&container).await?;
+            }
             Ok((wire::pid(container.pid), exit))
         };
         if let Err(error) = self.deleting.join(id, forget).await {
