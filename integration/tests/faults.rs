@@ -1,6 +1,8 @@
 //! What becomes of a container when something fails beside it: one table, a row
 //! for each victim, fault and moment, with what must be seen afterwards.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +15,7 @@ use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order, STATE};
 use integration::host::Host;
 use integration::inventory::Inventory;
 use integration::mock::MockContainerd;
-use integration::process::{self, Output};
+use integration::process::{self, Output, Process};
 use integration::shim::{Input, Shim, TaskClient};
 use integration::wire::TASK_V3;
 use integration::{bundle, skip, tools, wait};
@@ -303,6 +305,78 @@ fn who_is_being_created_is_there() {
         assert_eq!(inside.expect("a list").processes.len(), 1);
     });
     pod.delete("").expect("it can be removed");
+}
+
+/// containerd was ended during `start`, and `start` with it: a shim that nobody has
+/// heard of left its socket.
+#[test]
+fn a_shim_whose_start_was_killed_leaves_no_socket() {
+    let reason = "these are Rampart's own promises";
+    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
+        return;
+    };
+    bundle::make(&host, host.name(), "c", &["true"], &[]);
+    let shim = Shim::new(&host, &mock, "c");
+    let path = host.directory().join("s");
+    let listener = UnixListener::bind(&path).expect("bind, as start does");
+    let (start, theirs) = std::io::pipe().expect("make start's pipe");
+    drop(start);
+    let mut command = shim.command(&["-socket"]);
+    command
+        .arg(&path)
+        .arg("serve")
+        .stdin(OwnedFd::from(listener))
+        .stdout(theirs);
+    Process::spawn(&mut command).wait(wait::LIMIT);
+    assert!(!path.exists());
+}
+
+/// A Pause whose caller died while the sentry was about it: the sandbox stood still,
+/// the task counted as running, and nobody could resume it.
+#[test]
+fn a_pause_outlives_its_caller() {
+    let reason = "these are Rampart's own promises";
+    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
+        return;
+    };
+    let bundle = bundle::make(&host, host.name(), "c", &["sleep", "1000"], &[]);
+    let shim = Shim::new(&host, &mock, "c");
+    let reply = shim.start(&Input::Bootstrap);
+    let mut restarted = shim.connect(&reply);
+    let sentry = restarted.create(&bundle).expect("create the task").pid;
+    restarted.start("").expect("start it");
+
+    let mut caller = shim.connect(&reply);
+    process::signal(sentry, Signal::SIGSTOP);
+    let request = task::PauseRequest {
+        id: "c".to_owned(),
+        ..Default::default()
+    };
+    let asked = caller.raw().send(TASK_V3, "Pause", &request);
+    asked.expect("the shim serves");
+    // By the time this is answered, the other is under way.
+    caller.identify().expect("it serves");
+    drop(caller);
+    restarted.identify().expect("it serves still");
+    process::signal(sentry, Signal::SIGCONT);
+
+    wait::until("the task to be paused", || {
+        let state = restarted.state("").expect("it is there");
+        state.status.enum_value() == Ok(task::Status::PAUSED)
+    });
+    let request = task::ResumeRequest {
+        id: "c".to_owned(),
+        ..Default::default()
+    };
+    let resumed = restarted.raw().call(TASK_V3, "Resume", &request);
+    let _: task::Empty = resumed.expect("it can be resumed");
+    restarted.exec("after", &["true"]).expect("prepare an exec");
+    restarted.start("after").expect("it runs");
+    let end = restarted.wait("after").expect("its end");
+    assert_eq!(end.exit_status, 0);
+    restarted.kill("", 9).expect("it lives");
+    restarted.wait("").expect("its end");
+    restarted.delete("").expect("it can be removed");
 }
 
 /// A containerd that was restarted during the start of a pod's container kills what

@@ -47,6 +47,8 @@ pub struct Pod {
     creating: Calls<u32>,
     starting: Calls<u32>,
     killing: Calls<()>,
+    pausing: Calls<()>,
+    resuming: Calls<()>,
     deleting: Calls<(u32, Exit)>,
     /// Changes when a container may have got another limit, or runs from now on.
     limits: watch::Sender<()>,
@@ -68,6 +70,8 @@ impl Pod {
             creating: Calls::default(),
             starting: Calls::default(),
             killing: Calls::default(),
+            pausing: Calls::default(),
+            resuming: Calls::default(),
             deleting: Calls::default(),
             limits: watch::Sender::new(()),
             updating: tokio::sync::Mutex::default(),
@@ -350,8 +354,14 @@ impl Pod {
     ///
     /// # Errors
     /// It does not run, or the sandbox refuses.
-    pub async fn pause(&self, id: &str) -> Result<()> {
+    pub async fn pause(self: &Arc<Self>, id: &str) -> Result<()> {
         let container = self.container(id)?;
+        let pod = Arc::clone(self);
+        self.pausing.join(id, pod.pause_now(container)).await
+    }
+
+    async fn pause_now(self: Arc<Self>, container: Arc<Container>) -> Result<()> {
+        let id = &container.id;
         if container.life.state() != State::Running {
             return Err(Error::FailedPrecondition(format!("task {id} does not run")));
         }
@@ -368,8 +378,14 @@ impl Pod {
     ///
     /// # Errors
     /// It is not paused, or the sandbox refuses.
-    pub async fn resume(&self, id: &str) -> Result<()> {
+    pub async fn resume(self: &Arc<Self>, id: &str) -> Result<()> {
         let container = self.container(id)?;
+        let pod = Arc::clone(self);
+        self.resuming.join(id, pod.resume_now(container)).await
+    }
+
+    async fn resume_now(self: Arc<Self>, container: Arc<Container>) -> Result<()> {
+        let id = &container.id;
         if container.life.state() != State::Paused {
             return Err(Error::FailedPrecondition(format!(
                 "task {id} is not paused"

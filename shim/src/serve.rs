@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +39,10 @@ pub fn serve(flags: &Flags) -> Result<()> {
         .map_err(Error::system("start the runtime"))
         .and_then(|runtime| runtime.block_on(run(flags)));
     if let Err(error) = &outcome {
-        // If `start` is gone, nobody wants to know.
+        // If `start` is gone, killed with its containerd, nobody wants to know, and
+        // nobody else knows of the socket.
         let _ = std::io::stdout().write_all(crate::error::chain(error).as_bytes());
+        let _ = socket::remove(Path::new(&flags.socket));
     }
     outcome
 }
