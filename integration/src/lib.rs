@@ -18,6 +18,7 @@ pub mod inventory;
 pub mod kubelet;
 pub mod mock;
 pub mod process;
+pub mod setup;
 pub mod shim;
 pub mod tools;
 pub mod wait;

@@ -14,9 +14,9 @@ use integration::events::Events;
 use integration::faults::{self, FaultyRunsc, ORDERED_FAILURE, Order, STATE};
 use integration::host::Host;
 use integration::inventory::Inventory;
-use integration::mock::MockContainerd;
 use integration::process::{self, Output, Process};
-use integration::shim::{Input, Shim, TaskClient};
+use integration::setup::Setup;
+use integration::shim::{Input, TaskClient};
 use integration::wire::TASK_V3;
 use integration::{bundle, skip, tools, wait};
 use nix::sys::signal::Signal;
@@ -234,19 +234,15 @@ fn killed_processes_on_containerd_1_6() {
 /// descriptor, was taken for dead.
 #[test]
 fn who_cannot_be_asked_is_not_dead() {
-    let reason = "these are Rampart's own promises";
-    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
-        return;
-    };
+    let Some(setup) = Setup::new() else { return };
     let runsc = FaultyRunsc::new();
-    bundle::make(&host, host.name(), "first", &[], &[]);
-    let shim = Shim::new(&host, &mock, "first");
+    let shim = setup.shim("first", &[]);
     let reply = shim.start(&Input::Bootstrap);
     let mut pod = shim.connect(&reply).of("pod");
     let mut member = shim.connect(&reply).of("member");
-    create_in_pod(&host, &runsc, &mut pod, "pod", "sandbox");
+    create_in_pod(&setup.host, &runsc, &mut pod, "pod", "sandbox");
     pod.start("").expect("start the sandbox");
-    create_in_pod(&host, &runsc, &mut member, "member", "container");
+    create_in_pod(&setup.host, &runsc, &mut member, "member", "container");
     let pid = pod.identify().expect("it serves").shim_pid;
 
     runsc.order("start", Order::HoldBefore);
@@ -263,28 +259,24 @@ fn who_cannot_be_asked_is_not_dead() {
     faults::free_descriptors(pid);
     member.kill("", 9).expect("it lives, so it can be killed");
     assert_eq!(member.wait("").expect("its end").exit_status, 137);
-    mock.wait_for("exit", "member");
-    assert_eq!(mock.topics("member"), STOPPED);
+    setup.mock.wait_for("exit", "member");
+    assert_eq!(setup.mock.topics("member"), STOPPED);
 }
 
 /// A containerd that was restarted during a Create asks for the processes of the
 /// task at once; it was told that there is no such task, and deleted it.
 #[test]
 fn who_is_being_created_is_there() {
-    let reason = "these are Rampart's own promises";
-    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
-        return;
-    };
+    let Some(setup) = Setup::new() else { return };
     let runsc = FaultyRunsc::new();
-    bundle::make(&host, host.name(), "first", &[], &[]);
-    let shim = Shim::new(&host, &mock, "first");
+    let shim = setup.shim("first", &[]);
     let reply = shim.start(&Input::Bootstrap);
     let mut pod = shim.connect(&reply).of("pod");
     let mut restarted = shim.connect(&reply).of("pod");
 
     runsc.order("create", Order::HoldAfter);
     thread::scope(|scope| {
-        scope.spawn(|| create_in_pod(&host, &runsc, &mut pod, "pod", "sandbox"));
+        scope.spawn(|| create_in_pod(&setup.host, &runsc, &mut pod, "pod", "sandbox"));
         runsc.until_reached();
         // It takes longer than containerd waits for an answer.
         let inside = restarted.pids().expect("it will be there");
@@ -311,13 +303,9 @@ fn who_is_being_created_is_there() {
 /// heard of left its socket.
 #[test]
 fn a_shim_whose_start_was_killed_leaves_no_socket() {
-    let reason = "these are Rampart's own promises";
-    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
-        return;
-    };
-    bundle::make(&host, host.name(), "c", &["true"], &[]);
-    let shim = Shim::new(&host, &mock, "c");
-    let path = host.directory().join("s");
+    let Some(setup) = Setup::new() else { return };
+    let shim = setup.shim("c", &["true"]);
+    let path = setup.host.directory().join("s");
     let listener = UnixListener::bind(&path).expect("bind, as start does");
     let (start, theirs) = std::io::pipe().expect("make start's pipe");
     drop(start);
@@ -335,16 +323,9 @@ fn a_shim_whose_start_was_killed_leaves_no_socket() {
 /// the task counted as running, and nobody could resume it.
 #[test]
 fn a_pause_outlives_its_caller() {
-    let reason = "these are Rampart's own promises";
-    let Some((host, mock)) = MockContainerd::for_rampart(reason) else {
-        return;
-    };
-    let bundle = bundle::make(&host, host.name(), "c", &["sleep", "1000"], &[]);
-    let shim = Shim::new(&host, &mock, "c");
-    let reply = shim.start(&Input::Bootstrap);
-    let mut restarted = shim.connect(&reply);
-    let sentry = restarted.create(&bundle).expect("create the task").pid;
-    restarted.start("").expect("start it");
+    let Some(setup) = Setup::new() else { return };
+    let (shim, mut restarted, reply) = setup.running("c", &["sleep", "1000"]);
+    let sentry = restarted.state("").expect("it is there").pid;
 
     let mut caller = shim.connect(&reply);
     process::signal(sentry, Signal::SIGSTOP);

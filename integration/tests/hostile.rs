@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::{fs, thread};
 
-use integration::host::Host;
 use integration::inventory::Inventory;
-use integration::mock::MockContainerd;
+use integration::setup::Setup;
 use integration::shim::{Input, Reply, Shim, TaskClient};
 use integration::wire::{REQUEST, Refusal, TASK_V2, TASK_V3, code, read_frame};
 use integration::{bundle, process, wait};
@@ -31,34 +30,6 @@ const BAD_IDS: [&str; 9] = [
     "ä",
     "0123456789012345678901234567890123456789012345678901234567890123456789012345678",
 ];
-
-/// One container's shim and what it needs.
-struct Setup {
-    mock: MockContainerd,
-    host: Host,
-}
-
-impl Setup {
-    fn new() -> Option<Self> {
-        let (host, mock) = MockContainerd::for_rampart("these are Rampart's own promises")?;
-        Some(Self { mock, host })
-    }
-
-    fn shim(&self, id: &str, more: &[(&str, Value)]) -> Shim<'_> {
-        bundle::make(&self.host, self.host.name(), id, &["sleep", "1000"], more);
-        Shim::new(&self.host, &self.mock, id)
-    }
-
-    /// A running container `c`.
-    fn running(&self) -> (Shim<'_>, TaskClient, Reply) {
-        let shim = self.shim("c", &[]);
-        let reply = shim.start(&Input::Bootstrap);
-        let mut client = shim.connect(&reply);
-        client.create(shim.bundle()).expect("create the task");
-        client.start("").expect("start the task");
-        (shim, client, reply)
-    }
-}
 
 /// The container `c` is as it was, and served.
 #[track_caller]
@@ -104,7 +75,7 @@ fn state_call(service: &str, method: &str) -> Vec<u8> {
 #[test]
 fn frames() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, _client, reply) = setup.running();
+    let (shim, _client, reply) = setup.running("c", &["sleep", "1000"]);
     let before = Inventory::take(&setup.host);
     let call = state_call(TASK_V2, "State");
     let too_long = 4 * 1024 * 1024 + 1;
@@ -188,7 +159,7 @@ fn frames() {
 #[test]
 fn a_frame_of_an_unknown_type_holds_up_none_behind_it() {
     let Some(setup) = Setup::new() else { return };
-    let (_shim, _client, reply) = setup.running();
+    let (_shim, _client, reply) = setup.running("c", &["sleep", "1000"]);
     let path = setup.host.outside(reply.path());
     let mut stream = UnixStream::connect(path).expect("connect to the shim");
     stream
@@ -206,7 +177,7 @@ fn a_frame_of_an_unknown_type_holds_up_none_behind_it() {
 #[test]
 fn services_and_methods() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, mut client, reply) = setup.running();
+    let (shim, mut client, reply) = setup.running("c", &["sleep", "1000"]);
     for (service, method) in [
         (TASK_V3, "NoSuchMethod"),
         (TASK_V2, ""),
@@ -228,7 +199,7 @@ fn services_and_methods() {
 #[test]
 fn ids() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, mut client, reply) = setup.running();
+    let (shim, mut client, reply) = setup.running("c", &["sleep", "1000"]);
     let before = Inventory::take(&setup.host);
     // `id` is field 1 and `exec_id`, where there is one, field 2 of these requests.
     let methods = [
@@ -296,7 +267,7 @@ fn ids() {
 #[test]
 fn arguments() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, mut client, reply) = setup.running();
+    let (shim, mut client, reply) = setup.running("c", &["sleep", "1000"]);
     let before = Inventory::take(&setup.host);
     for bundle in [
         "",
@@ -379,7 +350,7 @@ fn arguments() {
 fn the_same_call_eight_times_at_once() {
     let Some(setup) = Setup::new() else { return };
     let before = Inventory::take(&setup.host);
-    let shim = setup.shim("c", &[]);
+    let shim = setup.shim("c", &["sleep", "1000"]);
     let reply = shim.start(&Input::Bootstrap);
     let bundle = shim.bundle();
 
@@ -568,7 +539,7 @@ fn config_json() {
     ];
     let before = Inventory::take(&setup.host);
     for (id, member, value, cause) in cases {
-        let shim = setup.shim(id, &[(member, value)]);
+        let shim = setup.shim_with(id, &["sleep", "1000"], &[(member, value)]);
         refused(&shim, cause);
     }
     let huge = format!("{{\"hostname\":\"{}\"}}", "x".repeat(32 << 20));
@@ -585,7 +556,7 @@ fn config_json() {
         ("huge", &huge, "process"),
         ("nothing-in-it", "{}", "config.json"),
     ] {
-        let shim = setup.shim(id, &[]);
+        let shim = setup.shim(id, &["sleep", "1000"]);
         fs::write(shim.bundle().join("config.json"), text).expect("write it");
         refused(&shim, cause);
     }
@@ -617,7 +588,7 @@ fn refused(shim: &Shim<'_>, cause: &str) {
 fn options_and_configuration_files() {
     let Some(setup) = Setup::new() else { return };
     let before = Inventory::take(&setup.host);
-    let shim = setup.shim("c", &[]);
+    let shim = setup.shim("c", &["sleep", "1000"]);
     let reply = shim.start(&Input::Bootstrap);
     let file = |name: &str, bytes: &[u8]| {
         let path = setup.host.directory().join(name);
@@ -699,7 +670,7 @@ fn options_and_configuration_files() {
 #[test]
 fn a_sandbox_without_its_socket_can_be_killed() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, mut client, _) = setup.running();
+    let (shim, mut client, _) = setup.running("c", &["sleep", "1000"]);
     let state = Path::new("/run/rampart").join(shim.namespace()).join("c");
     let state = setup.host.outside(state);
     let sockets = fs::read_dir(&state).expect("the sandbox's state");
@@ -715,7 +686,7 @@ fn a_sandbox_without_its_socket_can_be_killed() {
 #[test]
 fn the_task_of_another_containerd_is_not_touched() {
     let Some(setup) = Setup::new() else { return };
-    let (shim, mut client, reply) = setup.running();
+    let (shim, mut client, reply) = setup.running("c", &["sleep", "1000"]);
     for cgroup in [shim.id(), "elsewhere"] {
         let linux = json!({
             "cgroupsPath": format!("/{}/{cgroup}", setup.host.name()),

@@ -9,7 +9,8 @@ use std::{fs, thread};
 
 use integration::host::Host;
 use integration::inventory::Inventory;
-use integration::mock::{MockContainerd, Mood};
+use integration::mock::Mood;
+use integration::setup::Setup;
 use integration::shim::{Input, Reply, Shim, TaskClient};
 use integration::wire::{TASK_V2, code};
 use integration::{bundle, process, wait};
@@ -17,38 +18,6 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use protos::task;
 use serde_json::json;
-
-/// One container's shim and all it needs, for the tests that want no more.
-struct Setup {
-    mock: MockContainerd,
-    host: Host,
-}
-
-impl Setup {
-    fn new() -> Option<Self> {
-        let (host, mock) = MockContainerd::for_rampart("these are Rampart's own promises")?;
-        Some(Self { mock, host })
-    }
-
-    fn shim(&self, id: &str, program: &[&str]) -> Shim<'_> {
-        bundle::make(&self.host, self.host.name(), id, program, &[]);
-        Shim::new(&self.host, &self.mock, id)
-    }
-
-    fn created(&self, id: &str, program: &[&str]) -> (Shim<'_>, TaskClient, Reply) {
-        let shim = self.shim(id, program);
-        let reply = shim.start(&Input::Bootstrap);
-        let mut client = shim.connect(&reply);
-        client.create(shim.bundle()).expect("create the task");
-        (shim, client, reply)
-    }
-
-    fn running(&self, id: &str, program: &[&str]) -> (Shim<'_>, TaskClient, Reply) {
-        let (shim, mut client, reply) = self.created(id, program);
-        client.start("").expect("start the task");
-        (shim, client, reply)
-    }
-}
 
 /// docker exec hung: the exec's exit came after init's, or never.
 #[test]

@@ -136,11 +136,13 @@ impl Task for TaskService {
     }
 
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> ttrpc::Result<PidsResponse> {
+        let inside = self.pod.processes(&request.id).await?;
+        let pid = self.pid(&request.id);
         let mut processes = Vec::new();
-        for exec_id in self.pod.processes(&request.id).await? {
+        for exec_id in inside {
             let details = exec_id.map(wire::process_details).transpose()?;
             processes.push(ProcessInfo {
-                pid: self.pid(&request.id),
+                pid,
                 info: details.into(),
                 ..ProcessInfo::default()
             });
